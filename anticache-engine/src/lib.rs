@@ -1,0 +1,1 @@
+//! A main-memory OLTP engine with anti-caching.

@@ -1,0 +1,110 @@
+# Everything that a user does goes through here; `make help` lists it. The names are stable (README).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+MAKEFLAGS += --no-print-directory
+
+SCALE ?= smoke
+FIG ?= fig06
+SYSTEMS ?=
+INVENTORY ?= local
+DISK ?= none
+RESULTS ?= results
+
+FIGURES := fig06 fig07 fig08 fig09 fig10 fig11 fig12
+EXISTING = $(patsubst workloads/%.yml,%,$(wildcard $(patsubst %,workloads/%.yml,$(FIGURES))))
+
+# The toolchain that setup/bootstrap.sh chose comes first; read when a recipe runs, after set-up.
+CARGO = PATH="$$(cat .tools/cargo-directory):$$PATH" cargo
+RUNNER = .venv/bin/python -m runner
+WHERE = --results "$(RESULTS)"
+WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $(if $(SYSTEMS),--systems "$(SYSTEMS)")
+
+.PHONY: help doctor setup provision lock build smoke test lint plan $(FIGURES) all figures claims report status retry bench clean
+
+help: ## List the targets and variables
+	@awk -F ':.*## ' '/^[a-z0-9 ]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nVariables (with their values now):\n'
+	@printf '  %-22s %s\n' 'SCALE=$(SCALE)' 'smoke, laptop or paper: records, seconds, trials and grid (workloads/scales.yml)' \
+	  'FIG=$(FIG)' 'the experiment of `make plan`; there is: $(EXISTING)' \
+	  'SYSTEMS=$(SYSTEMS)' 'only these systems, separated by commas (default: all of the experiment)' \
+	  'INVENTORY=$(INVENTORY)' 'local, lab, or the path of an Ansible inventory' \
+	  'DISK=$(DISK)' 'the disk profile; so far: none (the disk of the machine as it is)' \
+	  'RESULTS=$(RESULTS)' 'where results go'
+
+doctor: ## Say what is missing or wrong on this machine, and how to mend it
+	@python3 setup/doctor.py
+
+setup: ## Install what is needed: packages, Python environment, servers (quick when nothing changed)
+	@setup/bootstrap.sh
+	@setup/provision.sh "$(INVENTORY)"
+
+provision: ## Provision the nodes of INVENTORY again through Ansible
+	@setup/bootstrap.sh
+	@setup/provision.sh "$(INVENTORY)" --force
+
+lock: ## Make requirements.lock anew from requirements.in
+	@setup/bootstrap.sh --lock
+
+build: setup ## Build the engine and the drivers
+	@$(CARGO) build --release --locked --workspace
+
+smoke: SCALE := smoke
+smoke: build ## From a bare clone to Figure 6 with its table and claims, at the smallest scale
+	@$(RUNNER) run --experiment fig06 $(WHAT)
+	$(RUNNER) figures $(WHERE)
+	$(RUNNER) claims $(WHERE)
+
+test: build ## Run every test: Rust, Python, end to end on the real servers, notebooks
+	@$(CARGO) test --locked --workspace
+	.venv/bin/python -m pytest
+
+lint: setup ## Check formatting, lints and types of Rust, Python, YAML and Ansible
+	@$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/yamllint --strict .
+	cd ansible && ../.venv/bin/ansible-lint --offline --strict
+
+plan: setup ## Print cells, trials, estimated time and disk of FIG at SCALE; runs nothing
+	@$(RUNNER) plan --experiment "$(FIG)" $(WHAT)
+
+fig06: ## Run the experiment of Figure 6 at SCALE, then draw it
+fig07: ## Figure 7: TPC-C
+fig08: ## Figure 8: merge strategies
+fig09: ## Figure 9: block and tuple sizes
+fig10: ## Figure 10: LRU chain
+fig11: ## Figure 11: eviction and index overhead
+fig12: ## Figure 12: evictions over time
+$(FIGURES):
+	@[ -e workloads/$@.yml ] || { echo "make $@: no workloads/$@.yml yet; there is: $(EXISTING)" >&2; exit 2; }
+	$(MAKE) build
+	$(RUNNER) run --experiment $@ $(WHAT)
+	$(RUNNER) figures $(WHERE)
+	$(RUNNER) claims $(WHERE)
+
+all: $(EXISTING) ## Run every experiment that exists, at SCALE
+
+figures: setup ## Draw the figures of the newest run again
+	@$(RUNNER) figures $(WHERE)
+
+claims: setup ## Judge the paper's claims on the newest run
+	@$(RUNNER) claims $(WHERE)
+
+report: setup ## Write the newest run's report
+	@$(RUNNER) report $(WHERE)
+
+status: setup ## Say how far the newest run is
+	@$(RUNNER) status $(WHERE)
+
+retry: build ## Run only the failed trials of the newest run
+	@$(RUNNER) retry $(WHERE)
+
+bench: setup ## Measure the engine itself; writes RESULTS/bench/latest.json
+	@mkdir -p "$(RESULTS)/bench"
+	$(CARGO) run --release --locked -p anticache-engine --bin engine-bench -- --out "$(RESULTS)/bench/latest.json"
+
+clean: ## Stop the servers that were started here, remove var/ and RESULTS/runs
+	@python3 setup/clean.py --results "$(RESULTS)"

@@ -1,0 +1,327 @@
+"""Starting and stopping servers by pid file, with or without systemd on the node.
+
+A *daemon* is one server process in its own session, with a directory that holds its log, its pid file and a state file
+that tells what was started. Stopping looks at the state file only, and compares the process's start time, so that a
+process id that was used again is never signalled.
+
+Only the standard library is used: these functions run on the node, under whatever Python it has (>= 3.9).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+POLL_INTERVAL_S = 0.02
+LOG_TAIL_LINES = 20
+LISTEN_STATE = "0A"  # st column of /proc/net/tcp
+FIELDS_AFTER_NAME_STATE = 0
+FIELDS_AFTER_NAME_START_TICKS = 19  # field 22 of /proc/PID/stat; the first after the name is field 3
+
+
+class DaemonError(Exception):
+    """A daemon could not be started or stopped; the message says what, with which value, and where to look."""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """What to run and how to know that it is ready."""
+
+    name: str
+    directory: Path  # log, pid and state files
+    argv: list[str]
+    listen: str  # "address:port" that answers once the server is ready
+    config_files: list[Path] = field(default_factory=list)  # a change of their content means a restart
+    cpus: list[int] = field(default_factory=list)  # CPUs that it may use; empty: any
+    token: str = ""  # anything else whose change means a restart
+    ready_line: str = ""  # text that the log must hold before the server counts as ready; empty: the port is enough
+    start_timeout_s: float = 60.0
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> Daemon:
+        """From a module's arguments, where paths are text and numbers may be; raises TypeError for an unknown key."""
+        converted = {
+            **options,
+            "directory": Path(options["directory"]),
+            "config_files": [Path(path) for path in options.get("config_files", [])],
+            "cpus": [int(cpu) for cpu in options.get("cpus", [])],
+            "start_timeout_s": float(options.get("start_timeout_s", cls.start_timeout_s)),
+        }
+        return cls(**converted)
+
+    @property
+    def log_path(self) -> Path:
+        """Standard output and standard error of the running server."""
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def pid_path(self) -> Path:
+        """The process id, as text."""
+        return self.directory / f"{self.name}.pid"
+
+    @property
+    def state_path(self) -> Path:
+        """What was started: JSON, read again by `running_state`."""
+        return self.directory / f"{self.name}.daemon.json"
+
+    def fingerprint(self) -> str:
+        """Hash of everything that shapes the running server: command, binary, configuration files, CPU set, token."""
+        digest = hashlib.sha256()
+        binary = Path(self.argv[0])
+        status = binary.stat() if binary.exists() else None
+        identity = [self.argv, self.cpus, self.token, [status.st_size, status.st_mtime_ns] if status else None]
+        digest.update(json.dumps(identity).encode())
+        for path in self.config_files:
+            digest.update(path.read_bytes() if path.exists() else b"absent")
+        return digest.hexdigest()
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a live process in clock ticks since boot; None when there is none (a zombie counts as none)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    after_name = text.rpartition(")")[2].split()
+    if after_name[FIELDS_AFTER_NAME_STATE] in "ZX":
+        return None
+    return int(after_name[FIELDS_AFTER_NAME_START_TICKS])
+
+
+def boot_id() -> str:
+    """Identity of this boot: start times of another boot mean nothing."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def running_state(state_path: Path) -> dict[str, object] | None:
+    """The state file's content if the process that it describes is alive, else None."""
+    try:
+        state = json.loads(state_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if state.get("boot_id") != boot_id() or start_ticks(state["pid"]) != state.get("start_ticks"):
+        return None
+    return dict(state)
+
+
+def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
+    """The last lines of a log, indented; or a sentence saying that there is nothing to read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 64 * 1024))
+            tail = file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError as error:
+        return f"(the log cannot be read: {error.strerror})"
+    return "\n".join(f"  {line}" for line in tail) or "(the log is empty)"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port"; raises DaemonError when the port is missing or no number."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise DaemonError(f'address "{address}" is not of the form host:port')
+    return host.strip("[]"), int(port)
+
+
+def listening_inodes(port: int) -> set[str]:
+    """Socket inodes that listen on a TCP port, on any address of this network namespace."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                columns = line.split()
+                if columns[3] == LISTEN_STATE and int(columns[1].rpartition(":")[2], 16) == port:
+                    inodes.add(columns[9])
+    return inodes
+
+
+def holders_of_port(port: int) -> list[int]:
+    """Processes that listen on a TCP port, as far as this user may see them."""
+    wanted = {f"socket:[{inode}]" for inode in listening_inodes(port)}
+    if not wanted:
+        return []
+    holders = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                if any(os.readlink(entry) in wanted for entry in (process / "fd").iterdir()):
+                    holders.append(int(process.name))
+    return sorted(holders)
+
+
+def describe_process(pid: int) -> str:
+    """Process id and command line, for error messages."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        command = ""
+    return f"process {pid} ({command[:120] or 'command unknown'})"
+
+
+def require_free_port(daemon: Daemon) -> None:
+    """Raises DaemonError naming port and holder when something already listens on the daemon's port."""
+    port = split_address(daemon.listen)[1]
+    if not listening_inodes(port):
+        return
+    holders = [describe_process(pid) for pid in holders_of_port(port)] or ["a process of another user"]
+    raise DaemonError(
+        f"{daemon.name} cannot listen on {daemon.listen}: port {port} is in use by {', '.join(holders)}; "
+        f"stop it, or choose another port in the inventory's group_vars"
+    )
+
+
+def answers(address: str) -> bool:
+    """Whether a TCP connection to the address succeeds."""
+    host, port = split_address(address)
+    try:
+        with socket.create_connection((host, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def is_ready(daemon: Daemon, pid: int) -> bool:
+    """Whether the process itself listens on its address, answers, and has logged its ready line."""
+    if not answers(daemon.listen) or pid not in holders_of_port(split_address(daemon.listen)[1]):
+        return False
+    if not daemon.ready_line:
+        return True
+    return daemon.ready_line in daemon.log_path.read_text(encoding="utf-8", errors="replace")
+
+
+def spawn(daemon: Daemon) -> subprocess.Popen[bytes]:
+    """Starts the process in its own session, pinned to its CPUs, with a fresh log (the previous one is kept aside)."""
+    if daemon.log_path.exists():
+        daemon.log_path.replace(daemon.log_path.with_suffix(".previous.log"))
+    with daemon.log_path.open("wb") as log:
+        try:
+            process = subprocess.Popen(
+                daemon.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                cwd=daemon.directory, start_new_session=True, close_fds=True,
+            )
+        except OSError as error:
+            raise DaemonError(f"{daemon.name}: cannot run {daemon.argv[0]}: {error.strerror}") from error
+    if daemon.cpus:
+        pin(daemon, process)
+    return process
+
+
+def pin(daemon: Daemon, process: subprocess.Popen[bytes]) -> None:
+    """Restricts the process to CPUs; ends it and raises DaemonError when the node does not have them."""
+    try:
+        os.sched_setaffinity(process.pid, daemon.cpus)
+    except ProcessLookupError:
+        return  # it has ended already: waiting for it reports that better
+    except OSError as error:
+        process.kill()
+        process.wait()
+        usable = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise DaemonError(
+            f"{daemon.name}: cannot use CPUs {daemon.cpus} ({error.strerror}); this node offers {usable}"
+        ) from error
+
+
+def start(daemon: Daemon) -> tuple[bool, int]:
+    """Makes the daemon run: (whether something was started, process id).
+
+    A running daemon with the same fingerprint is left alone; one with another fingerprint must have been stopped
+    before. Raises DaemonError with the log's end when it does not become ready.
+    """
+    state = running_state(daemon.state_path)
+    if state is not None:
+        if state["fingerprint"] == daemon.fingerprint():
+            return False, int(str(state["pid"]))
+        raise DaemonError(f"{daemon.name} runs as process {state['pid']} with another configuration: stop it first")
+    require_free_port(daemon)
+    daemon.directory.mkdir(parents=True, exist_ok=True)
+    process = spawn(daemon)
+    write_state(daemon, process.pid)
+    wait_until_ready(daemon, process)
+    return True, process.pid
+
+
+def write_state(daemon: Daemon, pid: int) -> None:
+    """Records what was started, before it is ready: a start that is interrupted can still be stopped."""
+    state = {
+        "name": daemon.name, "pid": pid, "start_ticks": start_ticks(pid), "boot_id": boot_id(),
+        "fingerprint": daemon.fingerprint(), "listen": daemon.listen, "log": str(daemon.log_path),
+        "argv": daemon.argv,
+    }
+    temporary = daemon.state_path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(state, indent=1), encoding="utf-8")
+    temporary.replace(daemon.state_path)
+    daemon.pid_path.write_text(f"{pid}\n", encoding="ascii")
+
+
+def wait_until_ready(daemon: Daemon, process: subprocess.Popen[bytes]) -> None:
+    """Returns when the daemon is ready; raises DaemonError, leaving nothing running, when it ends or takes too long."""
+    began_s = time.monotonic()
+    while not is_ready(daemon, process.pid):
+        waited_s = time.monotonic() - began_s
+        problem = ""
+        if process.poll() is not None:
+            problem = f"ended with {describe_exit(process.returncode)} after {waited_s:.1f} s"
+        elif waited_s > daemon.start_timeout_s:
+            process.kill()
+            process.wait()
+            problem = f"was not ready on {daemon.listen} after {waited_s:.0f} s and was ended"
+        if problem:
+            forget(daemon.state_path)
+            raise DaemonError(f"{daemon.name} {problem}. Log: {daemon.log_path}; its end:\n{log_tail(daemon.log_path)}")
+        time.sleep(POLL_INTERVAL_S)
+
+
+def describe_exit(returncode: int) -> str:
+    """ "status 1" or "signal SIGKILL"."""
+    return f"signal {signal.Signals(-returncode).name}" if returncode < 0 else f"status {returncode}"
+
+
+def forget(state_path: Path) -> None:
+    """Removes the state and pid files of a daemon that does not run any more."""
+    state_path.unlink(missing_ok=True)
+    state_path.with_name(state_path.name.replace(".daemon.json", ".pid")).unlink(missing_ok=True)
+
+
+def stop(state_path: Path, timeout_s: float) -> bool:
+    """Ends the daemon of a state file with SIGTERM and waits; returns whether one was running.
+
+    Raises DaemonError when it had to be killed: its data directory is then not cleanly closed.
+    """
+    state = running_state(state_path)
+    if state is None:
+        forget(state_path)
+        return False
+    pid = int(str(state["pid"]))
+    signal_process(pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + timeout_s
+    while running_state(state_path) is not None:
+        if time.monotonic() > deadline_s:
+            signal_process(pid, signal.SIGKILL)
+            tail = log_tail(Path(str(state["log"])))
+            forget(state_path)
+            raise DaemonError(
+                f"{state['name']} (process {pid}) did not end within {timeout_s:.0f} s of SIGTERM and was killed; "
+                f"its data may need recovery. Log: {state['log']}; its end:\n{tail}"
+            )
+        time.sleep(POLL_INTERVAL_S)
+    forget(state_path)
+    return True
+
+
+def signal_process(pid: int, number: signal.Signals) -> None:
+    """Sends a signal; a process that has just ended is fine."""
+    try:
+        os.kill(pid, number)
+    except OSError as error:
+        if error.errno != errno.ESRCH:
+            raise DaemonError(f"process {pid} cannot be signalled: {error.strerror}") from error

@@ -24,7 +24,9 @@ WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $
 .PHONY: help doctor setup provision lock build smoke test lint plan $(FIGURES) all figures claims report status retry bench clean
 
 help: ## List the targets and variables
-	@awk -F ':.*## ' '/^[a-z0-9 ]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@missing='$(filter-out $(EXISTING),$(FIGURES))'
+	awk -F ':.*## ' '/^[a-z0-9 ]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) |
+	  sed -E "/^  make ($${missing// /|}) /s/$$/ (no workload yet)/"
 	@printf '\nVariables (with their values now):\n'
 	@printf '  %-22s %s\n' 'SCALE=$(SCALE)' 'smoke, laptop or paper: records, seconds, trials and grid (workloads/scales.yml)' \
 	  'FIG=$(FIG)' 'the experiment of `make plan`; there is: $(EXISTING)' \

@@ -43,7 +43,7 @@ checked:
 def settings_of(address: str) -> dict[str, str]:
     """What `stats settings` prints; raises OSError when the server does not answer."""
     host, _, port = address.rpartition(":")
-    actual = {}
+    actual: dict[str, str] = {}
     with socket.create_connection((host, int(port)), timeout=10) as connection, connection.makefile("rwb") as stream:
         stream.write(b"stats settings\r\n")
         stream.flush()

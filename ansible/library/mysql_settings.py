@@ -84,9 +84,12 @@ def main() -> None:
     options = module.params
     host, _, port = options["address"].rpartition(":")
     try:
-        with pymysql.connect(
-            host=host, port=int(port), user=options["user"], password=options["password"], connect_timeout=10
-        ) as connection, connection.cursor() as cursor:
+        with (
+            pymysql.connect(
+                host=host, port=int(port), user=options["user"], password=options["password"], connect_timeout=10
+            ) as connection,
+            connection.cursor() as cursor,
+        ):
             changed = assign_variables(cursor, options["assign"], module.check_mode)
             actual = global_variables(cursor)
     except (pymysql.MySQLError, ValueError) as error:

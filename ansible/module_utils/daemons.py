@@ -154,7 +154,7 @@ def holders_of_port(port: int) -> list[int]:
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             with contextlib.suppress(OSError):
-                if any(os.readlink(entry) in wanted for entry in (process / "fd").iterdir()):
+                if any(str(entry.readlink()) in wanted for entry in (process / "fd").iterdir()):
                     holders.append(int(process.name))
     return sorted(holders)
 
@@ -206,8 +206,13 @@ def spawn(daemon: Daemon) -> subprocess.Popen[bytes]:
     with daemon.log_path.open("wb") as log:
         try:
             process = subprocess.Popen(
-                daemon.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                cwd=daemon.directory, start_new_session=True, close_fds=True,
+                daemon.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=daemon.directory,
+                start_new_session=True,
+                close_fds=True,
             )
         except OSError as error:
             raise DaemonError(f"{daemon.name}: cannot run {daemon.argv[0]}: {error.strerror}") from error
@@ -253,8 +258,13 @@ def start(daemon: Daemon) -> tuple[bool, int]:
 def write_state(daemon: Daemon, pid: int) -> None:
     """Records what was started, before it is ready: a start that is interrupted can still be stopped."""
     state = {
-        "name": daemon.name, "pid": pid, "start_ticks": start_ticks(pid), "boot_id": boot_id(),
-        "fingerprint": daemon.fingerprint(), "listen": daemon.listen, "log": str(daemon.log_path),
+        "name": daemon.name,
+        "pid": pid,
+        "start_ticks": start_ticks(pid),
+        "boot_id": boot_id(),
+        "fingerprint": daemon.fingerprint(),
+        "listen": daemon.listen,
+        "log": str(daemon.log_path),
         "argv": daemon.argv,
     }
     temporary = daemon.state_path.with_suffix(".tmp")

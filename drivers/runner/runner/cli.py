@@ -1,0 +1,356 @@
+"""The command line behind the Makefile: ``python -m runner <command>``.
+
+Exit codes: 0 all recorded (also trials that are flagged invalid), 1 something outside failed, 2 bad input and nothing
+was started, 3 trials failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from runner import claims, collect, context, driver, machine, notebooks, report, store, workload
+from runner.deploy import Ansible, Node
+from runner.errors import InputError, RunError
+from runner.interrupt import Interrupt
+from runner.plan import Plan, Trial, estimate, make_plan, parse_where
+from runner.progress import SweepProgress, duration
+from runner.store import INTERRUPTED, Run
+from runner.sweep import Summary, Sweep, Tools
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRIALS_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+ExperimentOption = Annotated[str, typer.Option(help="experiments, separated by commas")]
+ScaleOption = Annotated[str, typer.Option(help="a scale of workloads/scales.yml")]
+InventoryOption = Annotated[str, typer.Option(help="local, lab, or the path of an Ansible inventory")]
+DiskOption = Annotated[str, typer.Option(help="the disk profile; so far: none")]
+ResultsOption = Annotated[Path, typer.Option(help="where results go")]
+SystemsOption = Annotated[str, typer.Option(help="only these systems, separated by commas")]
+WhereOption = Annotated[list[str], typer.Option(help="only these cells: AXIS=VALUE[,VALUE…], e.g. skew=1.5,1.25")]
+TrialsOption = Annotated[int | None, typer.Option(min=1, help="another number of trials per cell")]
+NodeVarOption = Annotated[list[str], typer.Option(help="override a variable of the inventory: NAME=VALUE")]
+RunOption = Annotated[str, typer.Option("--run", help="a run below RESULTS/runs, or latest")]
+
+
+def _out(text: str = "") -> None:
+    typer.echo(text)
+
+
+def _planned(experiment: str, scale: str, disk: str, *, systems: str, where: list[str], trials: int | None) -> Plan:
+    """Read, check and plan; every mistake in the input ends here."""
+    disk = context.check_disk(disk)
+    loaded = [workload.load(context.WORKLOADS, name, scale) for name in context.experiments(experiment)]
+    claims.load(context.WORKLOADS / "claims.yml")
+    return make_plan(
+        loaded,
+        machine.cpu_sets(),
+        disk,
+        systems=context.systems(systems),
+        where=parse_where(where),
+        trials=trials,
+    )
+
+
+def _datasets(node: Node) -> set[str]:
+    place = node.node_root / "datasets"
+    return {p.name for p in place.iterdir() if p.is_dir()} if place.is_dir() else set()
+
+
+@app.command()
+def plan(
+    *,
+    experiment: ExperimentOption = "fig06",
+    scale: ScaleOption = "smoke",
+    inventory: InventoryOption = "local",
+    disk: DiskOption = "none",
+    results: ResultsOption = Path("results"),
+    systems: SystemsOption = "",
+    where: WhereOption = [],  # noqa: B006 - typer copies it
+    trials: TrialsOption = None,
+    node_var: NodeVarOption = [],  # noqa: B006
+) -> None:
+    """Print cells, trials, deployments, estimated time and disk; run nothing."""
+    made = _planned(experiment, scale, disk, systems=systems, where=where, trials=trials)
+    node = Node(context.ROOT, inventory, context.node_variables(node_var))
+    node.inventory_path()
+    cost = estimate(made, made.trials, _datasets(node))
+    cells = {t.cell for t in made.trials}
+    first = made.workloads[0]
+    _out(f"{', '.join(w.id for w in made.workloads)} at scale {made.scale}: {first.values.records:,} records")
+    _out(f"  cells        {len(cells)}")
+    for system, count in Counter(c.system for c in cells).items():
+        _out(f"    {system:<18}{count}")
+    _out(f"  trials       {cost.trials} of {first.values.warmup_s:g} s warm-up + {first.values.measure_s:g} s measured")
+    _out(f"  deployments  {cost.deployments}")
+    cpus = machine.cpu_sets()
+    _out(f"  CPUs         server {cpus.server}, terminals {cpus.client}" + (" (shared!)" if cpus.shared else ""))
+    _out(f"  time         about {duration(cost.seconds)}")
+    free = machine.file_system(node.node_root)["free_bytes"]
+    _out(f"  disk         up to {context.gigabytes(cost.disk_bytes)} ({context.gigabytes(free)} free)")
+    run = _matching_run(made, results, inventory, disk)
+    if run is not None:
+        recorded = run.recorded()
+        done = sum(t.hash in recorded and recorded[t.hash].status != "failed" for t in made.trials)
+        _out(f"  recorded     {done} of {cost.trials} in {run.path}: `run` goes on from there (--fresh for a new one)")
+
+
+def _key(made: Plan, inventory: str, disk: str) -> store.Key:
+    return store.Key(made.scale, inventory, disk, machine.code_identity(context.ROOT).shaping)
+
+
+def _matching_run(made: Plan, results: Path, inventory: str, disk: str) -> Run | None:
+    return store.find(results, _key(made, inventory, disk))
+
+
+@app.command()
+def run(
+    *,
+    experiment: ExperimentOption = "fig06",
+    scale: ScaleOption = "smoke",
+    inventory: InventoryOption = "local",
+    disk: DiskOption = "none",
+    results: ResultsOption = Path("results"),
+    systems: SystemsOption = "",
+    where: WhereOption = [],  # noqa: B006
+    trials: TrialsOption = None,
+    node_var: NodeVarOption = [],  # noqa: B006
+    fresh: Annotated[bool, typer.Option(help="start a new run even if one could be continued")] = False,
+    figures: Annotated[bool, typer.Option(help="execute the notebooks at the end")] = True,
+) -> None:
+    """Run what is planned and not recorded yet, then collect, judge the claims and draw the figures.
+
+    Goes on with the newest run that measured the same scale on the same inventory and disk with the same code of
+    servers, drivers and roles; failed and interrupted trials are run again, valid ones are not.
+    """
+    made = _planned(experiment, scale, disk, systems=systems, where=where, trials=trials)
+    node = Node(context.ROOT, inventory, context.node_variables(node_var))
+    node.inventory_path()
+    program = driver.binary(context.ROOT)
+    target = None if fresh else _matching_run(made, results, inventory, disk)
+    recorded = target.recorded() if target is not None else {}
+    todo = [t for t in made.trials if t.hash not in recorded or recorded[t.hash].status == "failed"]
+    cost = estimate(made, todo, _datasets(node))
+    context.check_space(node.node_root, cost.disk_bytes)
+    context.check_space(results, cost.trials * 64 * 1024)
+    code = machine.code_identity(context.ROOT)
+    if target is None:
+        target = store.create(results, _key(made, inventory, disk), code, machine.describe(node.node_root))
+    else:
+        store.point_latest(results, target.path)
+    target.add_plan(made)
+    _sweep(made, target, todo, node=node, program=program, disk=disk, seconds=cost.seconds, figures=figures)
+
+
+@app.command()
+def retry(
+    results: ResultsOption = Path("results"),
+    run_name: RunOption = "latest",
+    node_var: NodeVarOption = [],  # noqa: B006
+    figures: Annotated[bool, typer.Option(help="execute the notebooks at the end")] = True,
+) -> None:
+    """Run only the failed and invalid trials of a run again."""
+    target = store.open_run(results, run_name)
+    made = _plan_of(target)
+    recorded = target.recorded()
+    todo = [t for t in made.trials if t.hash in recorded and recorded[t.hash].status != "ok"]
+    if not todo:
+        _out(f"{target.path}: no failed or invalid trial")
+        return
+    node = Node(context.ROOT, target.key.inventory, context.node_variables(node_var))
+    cost = estimate(made, todo, _datasets(node))
+    context.check_space(node.node_root, cost.disk_bytes)
+    program = driver.binary(context.ROOT)
+    _sweep(made, target, todo, node=node, program=program, disk=target.key.disk, seconds=cost.seconds, figures=figures)
+
+
+def _plan_of(target: Run) -> Plan:
+    """Plan a run's experiments again and keep the trials that the run planned.
+
+    Raises InputError when workloads, CPUs or formats changed so that the recorded hashes mean something else now.
+    """
+    wanted = {t["hash"] for t in target.trials}
+    loaded = [workload.load(context.WORKLOADS, name, target.key.scale) for name in target.meta["experiments"]]
+    most = max((t["trial"] for t in target.trials), default=0) + 1
+    whole = make_plan(loaded, machine.cpu_sets(), context.check_disk(target.key.disk), trials=most)
+    trials = tuple(t for t in whole.trials if t.hash in wanted)
+    if len(trials) != len(wanted):
+        raise InputError(
+            f"{target.path}: {len(wanted) - len(trials)} of its trials are not in the plan any more (workloads, CPUs"
+            f" or formats changed since); start a new run with `make {target.meta['experiments'][0]}`"
+        )
+    return Plan(whole.scale, whole.workloads, trials, whole.deployments)
+
+
+def _sweep(
+    made: Plan,
+    target: Run,
+    todo: list[Trial],
+    *,
+    node: Node,
+    program: Path,
+    disk: str,
+    seconds: float,
+    figures: bool,
+) -> None:
+    """Execute `todo`, write everything that follows from the records, and leave with the fitting exit code."""
+    cpus = machine.cpu_sets()
+    if cpus.shared:
+        _warn("only one CPU: servers and terminals share it, the figures say little")
+    already = len(made.trials) - len(todo)
+    _out(f"run {target.path}: {len(todo)} trials to do, {already} recorded, about {duration(seconds)}")
+    interrupt = Interrupt()
+    summary = Summary()
+    if todo:
+        with interrupt.listening(), SweepProgress(len(todo), seconds) as progress:
+            interrupt.on_ask = lambda: progress.say("interrupted: ending the trial in flight, stopping the servers")
+            ansible = Ansible(node, interrupt.patience_over)
+            tools = Tools(context.ROOT, ansible, program, cpus, disk, machine.code_identity(context.ROOT))
+            summary = Sweep(made, target, tools, interrupt, progress).execute(todo)
+    _finish(target, draw=figures and not summary.interrupted)
+    _close(target, summary)
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)
+
+
+def _finish(target: Run, draw: bool) -> None:
+    """Collect, judge, draw and report."""
+    table = collect.collect(target)
+    collect.write(table, target.path)
+    claims.write(_judged(target), target.path)
+    if draw:
+        for name in notebooks.applicable(target.meta["experiments"], context.NOTEBOOKS):
+            notebooks.execute(context.NOTEBOOKS / f"{name}.ipynb", target.path)
+    report.write(target)
+
+
+def _judged(target: Run) -> list[dict[str, Any]]:
+    return claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), collect.read(target.path))
+
+
+def _close(target: Run, summary: Summary) -> None:
+    """Print the summary with the command that comes next, and exit."""
+    recorded = target.recorded()
+    counts = Counter(recorded[t["hash"]].status if t["hash"] in recorded else "planned" for t in target.trials)
+    for line in list(dict.fromkeys(summary.reasons))[:10]:
+        _out(f"  {line}")
+    if len(summary.reasons) > 10:  # noqa: PLR2004 - the rest stands in the table
+        _out(f"  … and {len(summary.reasons) - 10} more")
+    text = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    if summary.interrupted:
+        _out(f"interrupted; {text}; go on with the same command. {target.path}")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if counts["failed"] or counts["planned"]:
+        _out(f"{text}; reasons: {target.path}/trials.csv; run the failed ones again: make retry")
+        raise typer.Exit(EXIT_TRIALS_FAILED)
+    _out(f"{text}; results: {target.path} (report.html, trials.csv, claims.json, figures/)")
+
+
+@app.command()
+def status(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
+    """Say how far a run is, and why trials failed."""
+    target = store.open_run(results, run_name)
+    recorded = target.recorded()
+    states = {t["hash"]: recorded[t["hash"]].status if t["hash"] in recorded else "planned" for t in target.trials}
+    table = Table("system", *collect.STATUSES, title=f"{target.path}")
+    for system in dict.fromkeys(t["cell"]["system"] for t in target.trials):
+        counts = Counter(states[t["hash"]] for t in target.trials if t["cell"]["system"] == system)
+        table.add_row(system, *(str(counts[s]) for s in collect.STATUSES))
+    Console().print(table)
+    reasons = Counter(recorded[h].reason for h, s in states.items() if s in ("failed", "invalid"))
+    for reason, count in reasons.most_common():
+        _out(f"{count} x {reason}")
+    counts = Counter(states.values())
+    if counts["failed"] or counts["invalid"]:
+        _out("run the failed ones again: make retry")
+    if counts["planned"] or any(recorded[h].reason == INTERRUPTED for h in states if h in recorded):
+        _out(f"go on: make {target.meta['experiments'][0]} SCALE={target.key.scale}")
+
+
+@app.command("collect")
+def collect_command(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
+    """Write trials.parquet and trials.csv of a run."""
+    target = store.open_run(results, run_name)
+    table = collect.collect(target)
+    collect.write(table, target.path)
+    _out(f"{len(table)} trials: {target.path}/trials.parquet, {target.path}/trials.csv")
+
+
+@app.command("claims")
+def claims_command(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
+    """Judge the paper's claims on a run; prints the table and writes claims.json."""
+    target = store.open_run(results, run_name)
+    collect.write(collect.collect(target), target.path)
+    entries = _judged(target)
+    claims.write(entries, target.path)
+    report.write(target)
+    table = Table("id", "verdict", "expected", "measured", "95 % interval", "note", title=f"Claims on {target.path}")
+    for e in entries:
+        measured = "" if e["measured"] is None else f"{e['measured']:.3g}"
+        interval = "" if e["interval"] is None else f"{e['interval'][0]:.3g} to {e['interval'][1]:.3g}"
+        table.add_row(e["id"], e["verdict"], e["expected"], measured, interval, e["note"])
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    counts = Counter(e["verdict"] for e in entries)
+    _out(", ".join(f"{counts[v]} {v}" for v in (claims.REPRODUCED, claims.NOT_REPRODUCED, claims.NOT_MEASURED)))
+
+
+@app.command()
+def figures(
+    results: ResultsOption = Path("results"),
+    run_name: RunOption = "latest",
+    in_place: Annotated[bool, typer.Option(help="also save the outputs into notebooks/, to be committed")] = False,
+) -> None:
+    """Execute the notebooks of a run: figures, and executed copies beside them."""
+    target = store.open_run(results, run_name)
+    collect.write(collect.collect(target), target.path)
+    claims.write(_judged(target), target.path)
+    for name in notebooks.applicable(target.meta["experiments"], context.NOTEBOOKS):
+        copy = notebooks.execute(context.NOTEBOOKS / f"{name}.ipynb", target.path, in_place)
+        _out(f"{name}: {copy}")
+    for picture in sorted((target.path / "figures").glob("*.*")):
+        _out(str(picture))
+    report.write(target)
+
+
+@app.command("report")
+def report_command(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
+    """Write the self-contained HTML report of a run."""
+    target = store.open_run(results, run_name)
+    collect.write(collect.collect(target), target.path)
+    claims.write(_judged(target), target.path)
+    _out(str(report.write(target)))
+
+
+def main() -> int:
+    """Run a command; every foreseen failure is one clear text on stderr and its exit code."""
+    call: Callable[..., Any] = typer.main.get_command(app)
+    try:
+        code = call(standalone_mode=False)
+        return int(code or 0)
+    except InputError as error:
+        typer.echo(str(error), err=True)
+        return EXIT_BAD_INPUT
+    except RunError as error:
+        typer.echo(str(error), err=True)
+        return EXIT_FAILED
+    except typer.Exit as error:
+        return int(error.exit_code)
+    except typer.Abort:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        # Click's usage errors know how to show themselves; anything else is a defect and keeps its traceback.
+        show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
+        if show is None or code is None:
+            raise
+        show()
+        return int(code)

@@ -1,0 +1,225 @@
+"""The tidy table: one row per planned trial, each carrying its trial hash; checked against a schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pandera.pandas as pa
+
+from runner.errors import RunError
+from runner.files import read_json
+from runner.plan import digest
+from runner.store import Run
+
+STATUSES = ("ok", "invalid", "failed", "planned")
+"""`invalid`: measured, but not to be trusted (the terminals were saturated, a read was wrong); `planned`: not run."""
+
+
+def _text(nullable: bool = False, **kwargs: Any) -> pa.Column:
+    return pa.Column(str, nullable=nullable, coerce=True, **kwargs)
+
+
+def _integer(**kwargs: Any) -> pa.Column:
+    return pa.Column("Int64", pa.Check.ge(0), nullable=True, coerce=True, **kwargs)
+
+
+def _number(**kwargs: Any) -> pa.Column:
+    return pa.Column("Float64", pa.Check.ge(0), nullable=True, coerce=True, **kwargs)
+
+
+def _flag(**kwargs: Any) -> pa.Column:
+    return pa.Column("boolean", nullable=True, coerce=True, **kwargs)
+
+
+SCHEMA = pa.DataFrameSchema(
+    {
+        # which trial
+        "trial_hash": _text(unique=True),
+        "run": _text(),
+        "experiment": _text(),
+        "system": _text(),
+        "benchmark": _text(),
+        "mix": _text(),
+        "read_share": _number(),
+        "skew": _number(),
+        "data_memory_ratio": _number(),
+        "scale": _text(),
+        "trial": _integer(),
+        # how it ended
+        "status": pa.Column(str, pa.Check.isin(STATUSES), coerce=True),
+        "reason": _text(),
+        "flags": _text(),
+        "settled": _flag(),
+        "attempts": _integer(),
+        "started_at": _text(),
+        "ended_at": _text(),
+        # what was measured
+        "throughput_txn_s": _number(),
+        "committed": _integer(),
+        "aborted": _integer(),
+        "retried": _integer(),
+        "errors": _integer(),
+        "warmup_s": _number(),
+        "measured_s": _number(),
+        "latency_us_mean": _number(),
+        "latency_us_p50": _number(),
+        "latency_us_p95": _number(),
+        "latency_us_p99": _number(),
+        "latency_us_p999": _number(),
+        "latency_us_max": _number(),
+        "verified": _integer(),
+        "verify_failed": _integer(),
+        "client_cpu_share": _number(),
+        "memory_budget_bytes": _integer(),
+        "memory_peak_bytes": _integer(),
+        # under which settings
+        "records": _integer(),
+        "fields": _integer(),
+        "field_bytes": _integer(),
+        "key_order": _text(),
+        "terminals": _integer(),
+        "partitions": _integer(),
+        "durability": _text(),
+        "mysql_buffer_pool_bytes": _integer(),
+        "memcached_bytes": _integer(),
+        "mysql_redo_log_bytes": _integer(),
+        "eviction_block_bytes": _integer(),
+        "merge": _text(),
+        "hole_threshold": _number(),
+        "disk_profile": _text(),
+        "server_cpus": _text(),
+        "client_cpus": _text(),
+        "seed": _integer(),
+        "deployment": _text(),
+        "dataset": _text(),
+        "settings_hash": _text(),
+        "versions": _text(),
+        "commit": _text(),
+        "dirty": _flag(),
+    },
+    strict=True,
+    ordered=True,
+    checks=[
+        pa.Check(
+            lambda table: table["throughput_txn_s"].notna() | (table["status"] != "ok"),
+            error="an ok trial has a throughput",
+        )
+    ],
+)
+COLUMNS = tuple(SCHEMA.columns)
+
+
+def collect(run: Run) -> pd.DataFrame:
+    """Read every planned trial of `run` into one checked table; raises RunError when a record breaks the schema."""
+    rows = [row(run, stored) for stored in run.trials]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    try:
+        return SCHEMA.validate(table, lazy=True)
+    except pa.errors.SchemaErrors as error:
+        cases = error.failure_cases.head(5).to_dict("records")
+        found = "; ".join(f"{c['column']}: {c['failure_case']!r} breaks {c['check']}" for c in cases)
+        raise RunError(f"the records of {run.path} break the table's schema: {found}") from None
+
+
+def write(table: pd.DataFrame, directory: Path) -> None:
+    """Write ``trials.parquet`` and ``trials.csv``, each in one step."""
+    for name in ("trials.parquet", "trials.csv"):
+        temporary = directory / f".{name}.tmp"
+        if name.endswith(".parquet"):
+            table.to_parquet(temporary, index=False)
+        else:
+            table.to_csv(temporary, index=False)
+        temporary.replace(directory / name)
+
+
+def read(directory: Path) -> pd.DataFrame:
+    """Read a table that `write` left, checked again."""
+    return SCHEMA.validate(pd.read_parquet(directory / "trials.parquet"))
+
+
+def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
+    """Build the row of one planned trial; a trial without a record has status ``planned``."""
+    directory = run.trial_path(stored["hash"])
+    result: dict[str, Any] = {"status": "planned", "reason": "not run yet"}
+    environment: dict[str, Any] = {}
+    if directory.is_dir():
+        result = _read(directory / "result.json") or {"status": "failed", "reason": "result.json cannot be read"}
+        environment = _read(directory / "environment.json")
+    spec = stored["spec"]
+    deployment = run.plan["deployments"][stored["deployment"]]
+    code = environment.get("code", run.meta["code"])
+    return {
+        "trial_hash": stored["hash"],
+        "run": run.name,
+        "experiment": stored["experiment"],
+        "scale": stored["scale"],
+        "benchmark": spec["benchmark"],
+        "trial": stored["trial"],
+        "seed": stored["seed"],
+        "attempts": run.attempts(stored["hash"]),
+        "status": result["status"],
+        "reason": str(result.get("reason") or ""),
+        "flags": ";".join(str(flag) for flag in result.get("flags", [])),
+        "settled": result.get("settled"),
+        "started_at": environment.get("started_at", ""),
+        "ended_at": environment.get("ended_at", ""),
+        "terminals": spec["terminals"],
+        "warmup_s": spec["warmup_s"],
+        "client_cpus": spec["client_cpus"],
+        "disk_profile": environment.get("disk_profile", run.meta["key"]["disk"]),
+        "deployment": stored["deployment"],
+        "dataset": deployment["dataset"],
+        "settings_hash": digest(result["server_settings"]) if result.get("server_settings") else "",
+        "versions": "; ".join(f"{k} {v}" for k, v in sorted(result.get("versions", {}).items())),
+        "commit": code["commit"],
+        "dirty": code["dirty"],
+        **stored["cell"],
+        **_workload(spec["ycsb"]),
+        **_measured(result),
+        **_settings(deployment["values"]),
+        "memory_peak_bytes": _memory_peak(environment),
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(read_json(path))
+    except (OSError, ValueError):
+        return {}
+
+
+def _workload(ycsb: dict[str, Any]) -> dict[str, Any]:
+    return {name: ycsb[name] for name in ("read_share", "records", "fields", "field_bytes", "key_order")}
+
+
+def _measured(result: dict[str, Any]) -> dict[str, Any]:
+    latency = result.get("latency_us") or {}
+    names = ("throughput_txn_s", "committed", "measured_s", "verified", "verify_failed", "client_cpu_share")
+    measured = {name: result.get(name) for name in names}
+    for name in ("aborted", "retried", "errors"):
+        counts = result.get(name)
+        measured[name] = sum(counts.values()) if isinstance(counts, dict) else None
+    for name in ("mean", "p50", "p95", "p99", "p999", "max"):
+        measured[f"latency_us_{name}"] = latency.get(name)
+    return measured
+
+
+def _settings(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a deployment's settings; those that the system does not have stay empty."""
+    names = ("memory_budget_bytes", "durability", "server_cpus")
+    settings = {name: values[name] for name in names} | {"merge": ""}
+    if values["system"].startswith("mysql"):
+        settings |= {n: values[n] for n in ("mysql_buffer_pool_bytes", "memcached_bytes", "mysql_redo_log_bytes")}
+        return settings
+    settings["partitions"] = values["partitions"]
+    if values["system"] != "anticache-off":
+        settings |= {n: values["engine"][n] for n in ("eviction_block_bytes", "merge", "hole_threshold")}
+    return settings
+
+
+def _memory_peak(environment: dict[str, Any]) -> int | None:
+    """Add up the peaks of the servers' processes: an upper bound of the peak of their sum."""
+    processes = environment.get("memory", {}).get("processes", {})
+    return sum(p["peak_bytes"] for p in processes.values()) if processes else None

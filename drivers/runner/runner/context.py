@@ -1,0 +1,68 @@
+"""What every command needs to know: where the checkout is, which inventory, which disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner import machine
+from runner.errors import InputError
+from runner.yamlfile import nearest
+
+ROOT = Path(__file__).resolve().parents[3]
+WORKLOADS = ROOT / "workloads"
+NOTEBOOKS = ROOT / "notebooks"
+DISKS = ("none",)
+
+
+def check_disk(disk: str) -> str:
+    """Return the disk profile; raises InputError for those that cannot be had yet."""
+    if disk not in DISKS:
+        raise InputError(f"DISK={disk}: the emulated disk comes with drivers/spindle, not present yet; use DISK=none")
+    return disk
+
+
+def experiments(text: str) -> list[str]:
+    """Split a list of experiments; raises InputError when one has no workload file."""
+    present = sorted(p.stem for p in WORKLOADS.glob("fig*.yml"))
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InputError(f"no experiment given; present: {', '.join(present)}")
+    for name in names:
+        if name not in present:
+            raise InputError(
+                f"there is no experiment {name!r} (workloads/{name}.yml){nearest(name, present)};"
+                f" present: {', '.join(present)}"
+            )
+    return names
+
+
+def systems(text: str) -> list[str] | None:
+    """Split a list of systems; empty means all of the experiment."""
+    names = [name.strip() for name in text.replace(" ", ",").split(",") if name.strip()]
+    return list(dict.fromkeys(names)) or None
+
+
+def node_variables(pairs: list[str]) -> dict[str, str | int]:
+    """Read ``name=value`` overrides of inventory variables; numbers become numbers."""
+    variables: dict[str, str | int] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"--node-var {pair!r}: expected NAME=VALUE, e.g. mysql_port=43061")
+        variables[name] = int(value) if value.isdigit() else value
+    return variables
+
+
+def check_space(path: Path, needed_bytes: int) -> None:
+    """Raise InputError when the file system of `path` has less than `needed_bytes` free."""
+    place = machine.file_system(path)
+    if place["free_bytes"] < needed_bytes:
+        raise InputError(
+            f"{path} is on {place['device']} with {gigabytes(place['free_bytes'])} free; this needs about"
+            f" {gigabytes(needed_bytes)}: free some space, or choose a smaller SCALE"
+        )
+
+
+def gigabytes(size_bytes: int) -> str:
+    """Write a size for people."""
+    return f"{size_bytes / 1e9:.1f} GB"

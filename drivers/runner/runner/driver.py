@@ -1,0 +1,112 @@
+"""Calling loadgen: one process per load, prewarm or trial, watched from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner import machine
+from runner.errors import InputError
+from runner.files import tail, write_json
+
+POLL_S = 0.05
+GRACE_S = 15.0  # what loadgen gets to write its result after SIGTERM
+DEATH_GRACE_S = 5.0  # what it gets to notice by itself that a server died
+TRIAL_SLACK_S = 60.0  # connecting 64 terminals, counters, writing results
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a loadgen process ended; `stopped` says why the runner ended it, empty when it ended by itself."""
+
+    exit_code: int
+    stopped: str
+    last_line: str
+
+
+def binary(root: Path) -> Path:
+    """Return the loadgen binary; raises InputError with the command that builds it."""
+    path = root / "target" / "release" / "loadgen"
+    if not path.is_file():
+        raise InputError(f"{path} is missing: build it with `make setup`")
+    return path
+
+
+def call(
+    program: Path,
+    verb: str,
+    spec: dict[str, Any],
+    directory: Path,
+    *,
+    cancelled: Callable[[], bool],
+    limit_s: float,
+    pids: dict[str, int] | None = None,
+    out: bool = False,
+) -> Outcome:
+    """Run ``loadgen <verb>``, its messages in ``<directory>/loadgen-<verb>.log``.
+
+    It is ended when it takes longer than `limit_s`, when `cancelled` says so, or when one of the servers `pids` died.
+    """
+    spec_file = directory / f"loadgen-{verb}.json"
+    write_json(spec_file, spec)
+    log_path = directory / f"loadgen-{verb}.log"
+    command = [str(program), verb, "--spec", str(spec_file)]
+    if out:
+        command += ["--out", str(directory)]
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C reaches the runner alone, which then ends things in order
+            env={**os.environ, "NO_COLOR": "1"},
+        )
+        stopped = _watch(process, cancelled, time.monotonic() + limit_s, limit_s, pids or {})
+    lines = [line for line in tail(log_path, 20).splitlines() if line.strip()]
+    return Outcome(process.returncode, stopped, lines[-1].strip() if lines else "")
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    cancelled: Callable[[], bool],
+    end: float,
+    limit_s: float,
+    pids: dict[str, int],
+) -> str:
+    """Wait for the end of `process`, or bring it about; return the reason in the latter case."""
+    died_at: float | None = None
+    checked = 0.0
+    while process.poll() is None:
+        now = time.monotonic()
+        if cancelled():
+            _end(process)
+            return "interrupted"
+        if now > end:
+            _end(process)
+            return f"loadgen did not end within {limit_s:.0f} s and was ended"
+        if died_at is None and now - checked > 10 * POLL_S:
+            checked = now
+            if not all(machine.alive(pids).values()):
+                died_at = now
+        if died_at is not None and now - died_at > DEATH_GRACE_S:
+            _end(process)
+            return "a server died"
+        time.sleep(POLL_S)
+    return ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process to end, and make it end when it does not listen."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,353 @@
+"""From a workload to cells, trials and deployments; a trial is named by the hash of all that shapes its result.
+
+Order of the work (fairness: drift of the machine must not favour a system): for trial index -> for data/memory
+ratio -> for system, rotated by the trial index -> the cells of that deployment in one seeded order that is the same
+for every system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+from runner.errors import InputError
+from runner.machine import CpuSets
+from runner.workload import Workload, family
+from runner.yamlfile import nearest
+
+TRIAL_FORMAT = 1  # raise it when the runner changes how a trial is carried out: recorded trials then count no more
+DATASET_FORMAT = 1  # raise it when the loaders change what they store: kept data sets are then loaded anew
+HASH_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of an experiment's grid."""
+
+    system: str
+    mix: str
+    skew: float
+    data_memory_ratio: float
+
+    def label(self) -> str:
+        """Name the cell in one short phrase."""
+        return f"{self.system} {self.mix} s={self.skew:g} {self.data_memory_ratio:g}x"
+
+    def without_system(self) -> dict[str, Any]:
+        """Return the cell's other coordinates: what all systems have in common."""
+        return {k: v for k, v in asdict(self).items() if k != "system"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One execution of a cell: `spec` is what loadgen gets, less endpoint and paths."""
+
+    hash: str
+    experiment: str
+    cell: Cell
+    index: int
+    seed: int
+    deployment: str
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One start of one system with one configuration; `values` are the keys of the deployment file, less paths."""
+
+    id: str
+    experiment: str
+    system: str
+    data_memory_ratio: float
+    dataset: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All trials in the order of execution, with the deployments that they run on."""
+
+    scale: str
+    workloads: tuple[Workload, ...]
+    trials: tuple[Trial, ...]
+    deployments: dict[str, Deployment]
+
+    def batches(self, trials: Iterable[Trial]) -> Iterator[tuple[Deployment, list[Trial]]]:
+        """Group `trials`, kept in order, by the deployment that serves them one after another."""
+        for (deployment, _), group in groupby(trials, key=lambda t: (t.deployment, t.index)):
+            yield self.deployments[deployment], list(group)
+
+    def workload(self, experiment: str) -> Workload:
+        """Return the workload of one of the plan's experiments."""
+        return next(w for w in self.workloads if w.id == experiment)
+
+
+def digest(value: Any) -> str:
+    """Hash a JSON value in its canonical form (sorted keys, no blanks), shortened to 64 bits of hex."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]
+
+
+def make_plan(
+    workloads: Iterable[Workload],
+    cpus: CpuSets,
+    disk_profile: str,
+    *,
+    systems: list[str] | None = None,
+    where: dict[str, list[str]] | None = None,
+    trials: int | None = None,
+) -> Plan:
+    """Plan every trial of `workloads`, optionally of some systems, of some cells, with another number of trials.
+
+    Raises InputError when a selection names something that the grids do not have.
+    """
+    chosen = tuple(workloads)
+    selection = dict(where or {})
+    if systems is not None:
+        selection["system"] = systems
+    _check_selection(chosen, selection)
+    deployments: dict[str, Deployment] = {}
+    planned: list[Trial] = []
+    for workload in chosen:
+        count = trials if trials is not None else workload.values.trials
+        cells = [c for c in all_cells(workload) if _selected(c, selection)]
+        for index in range(count):
+            for deployment, on_it in _ordered(workload, cells, index, cpus):
+                deployments[deployment.id] = deployment
+                planned += [
+                    _trial(workload, deployment, cell, index=index, cpus=cpus, disk_profile=disk_profile)
+                    for cell in on_it
+                ]
+    if not planned:
+        raise InputError("the selection leaves no cell to run: widen SYSTEMS or --where")
+    return Plan(chosen[0].scale, chosen, tuple(planned), deployments)
+
+
+def all_cells(workload: Workload) -> list[Cell]:
+    """Return the cells of the grid, less those that `only` takes away."""
+    only = {o.system: o.data_memory_ratio for o in workload.experiment.only}
+    grid = workload.grid
+    return [
+        Cell(system, mix, skew, ratio)
+        for system in grid.system
+        for mix in grid.mix
+        for skew in grid.skew
+        for ratio in grid.data_memory_ratio
+        if ratio in only.get(system, grid.data_memory_ratio)
+    ]
+
+
+def seed_of(workload: Workload, cell: Cell, index: int) -> int:
+    """Return the seed of a trial's operations (48 bits): the same for every system, another for every trial."""
+    text = digest({"seed": workload.experiment.seed, "cell": cell.without_system(), "trial": index})
+    return int(text[:12], 16)
+
+
+def _ordered(
+    workload: Workload, cells: list[Cell], index: int, cpus: CpuSets
+) -> Iterator[tuple[Deployment, list[Cell]]]:
+    systems = workload.grid.system
+    turn = index % len(systems)
+    for ratio in workload.grid.data_memory_ratio:
+        for system in systems[turn:] + systems[:turn]:
+            on_it = [c for c in cells if c.system == system and c.data_memory_ratio == ratio]
+            on_it.sort(key=lambda c: seed_of(workload, c, index))
+            if on_it:
+                yield make_deployment(workload, system, ratio, cpus), on_it
+
+
+def make_deployment(workload: Workload, system: str, ratio: float, cpus: CpuSets) -> Deployment:
+    """Work out the configuration of `system` at a data/memory ratio (CONTRACTS: deployment file)."""
+    experiment, scale = workload.experiment, workload.values
+    budget_bytes = int(scale.records * experiment.stored_bytes_per_record / ratio)
+    cache_bytes = int(budget_bytes * experiment.memcached_share) if system == "mysql-memcached" else 0
+    values: dict[str, Any] = {
+        "system": system,
+        "benchmark": experiment.benchmark,
+        "memory_budget_bytes": budget_bytes,
+        "mysql_buffer_pool_bytes": budget_bytes - cache_bytes if family(system) == "mysql" else 0,
+        "memcached_bytes": cache_bytes,
+        "durability": experiment.durability,
+        "server_cpus": cpus.server,
+        "client_cpus": cpus.client,
+        "terminals": experiment.terminals,
+        "partitions": scale.partitions,
+        "mysql_redo_log_bytes": scale.mysql_redo_log_bytes,
+        "mysql_query_cache_bytes": scale.mysql_query_cache_bytes,
+        "engine": {
+            "anticaching": system.removeprefix("anticache-") if family(system) == "anticache" else "off",
+            "eviction_block_bytes": scale.eviction_block_bytes,
+            **experiment.engine.model_dump(),
+        },
+    }
+    dataset = dataset_of(workload, system)
+    identity = digest({"values": _shaping(values), "dataset": dataset})
+    return Deployment(identity, workload.id, system, ratio, dataset, values)
+
+
+def dataset_of(workload: Workload, system: str) -> str:
+    """Hash what is loaded: two deployments with the same hash can use the same data directory."""
+    return digest(
+        {
+            "format": DATASET_FORMAT,
+            "family": family(system),
+            "benchmark": workload.experiment.benchmark,
+            "schema": hashlib.sha256(workload.schema.read_bytes()).hexdigest(),
+            "records": workload.values.records,
+            "fields": workload.experiment.ycsb.fields,
+            "field_bytes": workload.experiment.ycsb.field_bytes,
+            "seed": workload.experiment.seed,
+        }
+    )
+
+
+def _shaping(values: dict[str, Any]) -> dict[str, Any]:
+    """Drop the settings that the system does not have, so that changing them leaves its trials valid."""
+    engine = family(values["system"]) == "anticache"
+    kept = {
+        k: v for k, v in values.items() if not (k.startswith(("mysql_", "memcached_")) if engine else k == "engine")
+    }
+    if values["system"] == "anticache-off":
+        kept["engine"] = {"anticaching": "off"}
+    return kept
+
+
+def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> dict[str, Any]:
+    """Build loadgen's spec for a cell (CONTRACTS: loadgen), less `endpoint` and `schema`."""
+    experiment, values = workload.experiment, workload.values
+    return {
+        "format": 1,
+        "system": cell.system,
+        "benchmark": experiment.benchmark,
+        "ycsb": {
+            "records": values.records,
+            "fields": experiment.ycsb.fields,
+            "field_bytes": experiment.ycsb.field_bytes,
+            "mix": cell.mix,
+            "read_share": experiment.mixes[cell.mix],
+            "skew": cell.skew,
+            "key_order": experiment.ycsb.key_order,
+            "update_fields": experiment.ycsb.update_fields,
+            "verify_share": experiment.ycsb.verify_share,
+        },
+        "terminals": experiment.terminals,
+        "warmup_s": values.warmup_s,
+        "measure_s": values.measure_s,
+        "seed": seed,
+        "client_cpus": cpus.client,
+        "mysql_transaction": experiment.mysql_transaction,
+        "loading_threads": values.loading_threads,
+    }
+
+
+def _trial(
+    workload: Workload, deployment: Deployment, cell: Cell, *, index: int, cpus: CpuSets, disk_profile: str
+) -> Trial:
+    seed = seed_of(workload, cell, index)
+    spec = loadgen_spec(workload, cell, seed, cpus)
+    shaped = {k: v for k, v in spec.items() if k != "loading_threads"}
+    identity = digest(
+        {
+            "format": TRIAL_FORMAT,
+            "experiment": workload.id,
+            "spec": shaped,
+            "deployment": deployment.id,
+            "disk_profile": disk_profile,
+            "trial": index,
+            "seed": seed,
+        }
+    )
+    return Trial(identity, workload.id, cell, index, seed, deployment.id, spec)
+
+
+def parse_where(conditions: list[str]) -> dict[str, list[str]]:
+    """Read ``axis=value,value`` conditions; raises InputError on anything else."""
+    where: dict[str, list[str]] = {}
+    axes = ("mix", "skew", "data_memory_ratio")
+    for condition in conditions:
+        axis, equals, values = condition.partition("=")
+        if not equals or not values:
+            raise InputError(f"--where {condition!r}: expected AXIS=VALUE[,VALUE…], e.g. skew=1.5,1.25")
+        if axis not in axes:
+            raise InputError(f"--where {condition!r}: unknown axis{nearest(axis, axes)}; allowed: {', '.join(axes)}")
+        where.setdefault(axis, []).extend(v.strip() for v in values.split(","))
+    return where
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _selected(cell: Cell, selection: dict[str, list[str]]) -> bool:
+    return all(_text(getattr(cell, axis)) in map(_normal, values) for axis, values in selection.items())
+
+
+def _normal(value: str) -> str:
+    try:
+        return f"{float(value):g}"
+    except ValueError:
+        return value
+
+
+def _check_selection(workloads: tuple[Workload, ...], selection: dict[str, list[str]]) -> None:
+    for axis, values in selection.items():
+        present = list(dict.fromkeys(_text(v) for w in workloads for v in getattr(w.grid, axis)))
+        for value in values:
+            if _normal(value) not in present:
+                raise InputError(
+                    f"{axis} {value!r} is not in the grid{nearest(value, present)}; allowed: {', '.join(present)}"
+                )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan costs, roughly; the constants are measured on a 2-core machine without an emulated disk."""
+
+    trials: int
+    deployments: int
+    seconds: float
+    disk_bytes: int
+
+
+TRIAL_OVERHEAD_S = 1.0  # starting loadgen, connecting, counters, recording
+DEPLOYMENT_OVERHEAD_S = 14.0  # the Ansible plays that stop one system and start the next
+ENGINE_LOAD_RECORDS_PER_S = 150_000
+MYSQL_LOAD_RECORDS_PER_S = 25_000
+PREWARM_RECORDS_PER_S = 60_000
+COPY_BYTES_PER_S = 400_000_000
+RESULT_BYTES_PER_TRIAL = 64 * 1024
+MYSQL_BYTES_PER_STORED_BYTE = 1.25  # tablespace with free space in its pages, doublewrite buffer, system tables
+ENGINE_LOG_BYTES_PER_S = 40_000_000  # command log of a fast write-heavy trial; emptied with each deployment
+
+
+def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str]) -> Estimate:
+    """Estimate time and disk for `trials`; `kept` names the data sets that are already loaded and kept."""
+    seconds, stored_bytes, log_bytes = 0.0, 0, 0
+    count = deployed = 0
+    loaded = set(kept)
+    for deployment, on_it in plan.batches(trials):
+        workload = plan.workload(deployment.experiment)
+        records = workload.values.records
+        size_bytes = int(records * workload.experiment.stored_bytes_per_record * MYSQL_BYTES_PER_STORED_BYTE)
+        trial_s = workload.values.warmup_s + workload.values.measure_s
+        seconds += DEPLOYMENT_OVERHEAD_S + len(on_it) * (trial_s + TRIAL_OVERHEAD_S)
+        if family(deployment.system) == "mysql":
+            if deployment.dataset not in loaded:
+                seconds += DEPLOYMENT_OVERHEAD_S + records / MYSQL_LOAD_RECORDS_PER_S
+                loaded.add(deployment.dataset)
+            seconds += size_bytes / COPY_BYTES_PER_S
+            stored_bytes = max(stored_bytes, 2 * size_bytes + workload.values.mysql_redo_log_bytes)
+        else:
+            seconds += records / ENGINE_LOAD_RECORDS_PER_S
+            writes = sum(1 - workload.experiment.mixes[t.cell.mix] for t in on_it)
+            log_bytes = max(log_bytes, size_bytes * 2 + int(2 * writes * trial_s * ENGINE_LOG_BYTES_PER_S))
+        if deployment.system == "mysql-memcached":
+            cached = deployment.values["memcached_bytes"] / workload.experiment.stored_bytes_per_record
+            seconds += min(records, cached) / PREWARM_RECORDS_PER_S
+        count += len(on_it)
+        deployed += 1
+    return Estimate(count, deployed, seconds, stored_bytes + log_bytes + count * RESULT_BYTES_PER_TRIAL)

@@ -1,0 +1,87 @@
+"""How far a sweep is: a bar with the time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as people say them: ``40 s``, ``12 min``, ``8 h 30 min``."""
+    if seconds < 90:  # noqa: PLR2004 - below a minute and a half minutes are too coarse
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:  # noqa: PLR2004
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+class SweepProgress:
+    """Reports trials as they end; the time left is the estimate corrected by what the sweep really took so far."""
+
+    def __init__(self, total: int, estimated_s: float, console: Console | None = None) -> None:
+        """Expect `total` trials in about `estimated_s` seconds."""
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._total, self._done = total, 0
+        self._estimated_s = max(estimated_s, 1.0)
+        self._started = time.monotonic()
+        self._bar: Progress | None = None
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[left]} left"),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=total, left=duration(self._estimated_s))
+
+    def __enter__(self) -> SweepProgress:
+        """Show the bar."""
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Print one line above the bar."""
+        self._console.print(text, markup=False)
+
+    def doing(self, text: str) -> None:
+        """Say what is going on now; on a terminal beside the bar, else as a line."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=text)
+        else:
+            self.say(f"{self._stamp()} {text}")
+
+    def trial_done(self, label: str, outcome: str) -> None:
+        """Count one trial and print its outcome."""
+        self._done += 1
+        left = duration(self.seconds_left())
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, left=left)
+        self.say(f"{self._stamp()} {label}: {outcome}; {left} left")
+
+    def seconds_left(self) -> float:
+        """Estimate the seconds to the end, from the estimate's share that is done and the time it really took."""
+        elapsed = time.monotonic() - self._started
+        share = self._done / self._total if self._total else 1.0
+        planned_left = self._estimated_s * (1 - share)
+        # The first trials say little about the whole (a data set is loaded before them): trust them by and by.
+        pace = elapsed / (self._estimated_s * share) if share > 0 else 1.0
+        return planned_left * (pace * share + 1.0 * (1 - share))
+
+    def _stamp(self) -> str:
+        width = len(str(self._total))
+        return f"[{self._done:{width}d}/{self._total}]"

@@ -1,0 +1,218 @@
+"""The run directory: what was planned, what was recorded, and which run to go on with.
+
+::
+
+    results/runs/<UTC time>/
+      run.json            what the run is: experiments, scale, inventory, disk, code
+      plan.json           every planned trial and deployment, in order
+      trials/<hash>/      spec.json result.json timeline.csv latency.hdr environment.json *.log
+      attempts/<hash>/<n> failed attempts that a later one replaced
+      deployments/<n>-…/  deployment file, Ansible's and the loader's logs
+
+A trial's directory is filled under a hidden name and renamed when it is complete, so a crash can lose the trial in
+flight and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runner.errors import InputError
+from runner.files import read_json, write_json
+from runner.machine import Code
+from runner.plan import Cell, Deployment, Plan, Trial
+
+RUN_FORMAT = 1
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Key:
+    """Runs with the same key measure the same thing: a later call goes on with the newest of them."""
+
+    scale: str
+    inventory: str
+    disk: str
+    shaping_code: str
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The outcome of a recorded trial."""
+
+    status: str
+    reason: str
+
+
+class Run:
+    """One directory below ``results/runs``."""
+
+    def __init__(self, path: Path) -> None:
+        """Open an existing run; raises InputError when the directory is none or of another format."""
+        self.path = path
+        try:
+            self.meta: dict[str, Any] = read_json(path / "run.json")
+            self.plan: dict[str, Any] = read_json(path / "plan.json")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is no run directory: {error}") from None
+        if self.meta.get("format") != RUN_FORMAT:
+            raise InputError(f"{path}: run format {self.meta.get('format')!r} is not {RUN_FORMAT}")
+
+    @property
+    def name(self) -> str:
+        """Return the run's name: its UTC start time."""
+        return self.path.name
+
+    @property
+    def key(self) -> Key:
+        """Return what this run measures."""
+        return Key(**self.meta["key"])
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """Return the planned trials in order, as stored in plan.json."""
+        return list(self.plan["trials"])
+
+    def trial_path(self, trial_hash: str) -> Path:
+        """Return where a trial is recorded."""
+        return self.path / "trials" / trial_hash
+
+    def recorded(self) -> dict[str, Recorded]:
+        """Return the outcome of every recorded trial by hash; a record that cannot be read counts as failed."""
+        found = {}
+        for directory in sorted((self.path / "trials").glob("[!.]*")):
+            try:
+                result = read_json(directory / "result.json")
+                found[directory.name] = Recorded(str(result["status"]), str(result.get("reason", "")))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                found[directory.name] = Recorded("failed", f"result.json cannot be read: {error}")
+        return found
+
+    def add_plan(self, plan: Plan) -> None:
+        """Add the trials of `plan` that the run does not have yet, keeping those it has."""
+        known = {t["hash"] for t in self.plan["trials"]}
+        self.plan["trials"] += [stored_trial(t, plan) for t in plan.trials if t.hash not in known]
+        for deployment in plan.deployments.values():
+            self.plan["deployments"][deployment.id] = asdict(deployment)
+        experiments = [*self.meta["experiments"], *(w.id for w in plan.workloads)]
+        self.meta["experiments"] = list(dict.fromkeys(experiments))
+        write_json(self.path / "plan.json", self.plan)
+        write_json(self.path / "run.json", self.meta)
+
+    def begin(self, trial_hash: str) -> Path:
+        """Make an empty hidden directory for a trial in flight."""
+        partial = self.path / "trials" / f".{trial_hash}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        return partial
+
+    def commit(self, trial_hash: str) -> Path:
+        """Publish the trial in flight; an earlier record of it moves to ``attempts``."""
+        place = self.trial_path(trial_hash)
+        if place.exists():
+            earlier = self.path / "attempts" / trial_hash
+            earlier.mkdir(parents=True, exist_ok=True)
+            place.rename(earlier / str(1 + sum(1 for _ in earlier.iterdir())))
+        (place.parent / f".{trial_hash}.partial").rename(place)
+        return place
+
+    def attempts(self, trial_hash: str) -> int:
+        """Return how often the trial was recorded, the present record included."""
+        earlier = self.path / "attempts" / trial_hash
+        before = sum(1 for _ in earlier.iterdir()) if earlier.is_dir() else 0
+        return before + (1 if self.trial_path(trial_hash).is_dir() else 0)
+
+    def new_deployment(self, deployment: Deployment) -> Path:
+        """Make a numbered directory for one deployment's files."""
+        parent = self.path / "deployments"
+        parent.mkdir(parents=True, exist_ok=True)
+        number = 1 + sum(1 for _ in parent.iterdir())
+        place = parent / f"{number:03d}-{deployment.system}-{deployment.data_memory_ratio:g}x"
+        place.mkdir()
+        return place
+
+
+def stored_trial(trial: Trial, plan: Plan) -> dict[str, Any]:
+    """Return a trial as plan.json keeps it."""
+    return {
+        "hash": trial.hash,
+        "experiment": trial.experiment,
+        "scale": plan.scale,
+        "cell": asdict(trial.cell),
+        "trial": trial.index,
+        "seed": trial.seed,
+        "deployment": trial.deployment,
+        "spec": trial.spec,
+    }
+
+
+def cell_of(stored: dict[str, Any]) -> Cell:
+    """Return the cell of a trial in plan.json."""
+    return Cell(**stored["cell"])
+
+
+def create(results: Path, key: Key, code: Code, machine: dict[str, Any]) -> Run:
+    """Make a new, empty run named by the present UTC time and point ``latest`` at it."""
+    parent = results / "runs"
+    parent.mkdir(parents=True, exist_ok=True)
+    started = datetime.now(UTC)
+    path = parent / started.strftime("%Y-%m-%dT%H-%M-%SZ")
+    number = 1
+    while path.exists():  # two runs within one second
+        number += 1
+        path = parent / f"{started.strftime('%Y-%m-%dT%H-%M-%SZ')}.{number}"
+    building = parent / f".{path.name}.partial"
+    shutil.rmtree(building, ignore_errors=True)
+    (building / "trials").mkdir(parents=True)
+    write_json(
+        building / "run.json",
+        {
+            "format": RUN_FORMAT,
+            "created_at": started.isoformat(timespec="seconds"),
+            "experiments": [],
+            "key": asdict(key),
+            "code": asdict(code),
+            "machine": machine,
+        },
+    )
+    write_json(building / "plan.json", {"format": RUN_FORMAT, "trials": [], "deployments": {}})
+    building.rename(path)
+    point_latest(results, path)
+    return Run(path)
+
+
+def point_latest(results: Path, run: Path) -> None:
+    """Let ``results/latest`` name `run`, in one step."""
+    temporary = results / f".latest.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    temporary.symlink_to(run.relative_to(results))
+    temporary.replace(results / "latest")
+
+
+def find(results: Path, key: Key) -> Run | None:
+    """Return the newest run with `key`, or None."""
+    for path in sorted((results / "runs").glob("[!.]*"), reverse=True):
+        try:
+            run = Run(path)
+        except InputError:
+            continue
+        if run.key == key:
+            return run
+    return None
+
+
+def open_run(results: Path, name: str) -> Run:
+    """Open a run by name, ``latest`` included; raises InputError naming those that exist."""
+    path = results / "latest" if name == "latest" else results / "runs" / name
+    if not path.exists():
+        present = sorted(p.name for p in (results / "runs").glob("[!.]*"))
+        listed = f"present: {', '.join(present)}" if present else "none exist yet: start one with `make smoke`"
+        raise InputError(f"there is no run {name!r} in {results}; {listed}")
+    return Run(path.resolve())

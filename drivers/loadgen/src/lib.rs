@@ -1,0 +1,18 @@
+//! Loaders and closed-loop benchmark terminals for every system under test (design §6).
+//!
+//! Where to start: [`spec`] says what a call is; [`workload`] and [`ycsb`] make the operations, from
+//! (seed, terminal) alone; [`system`] is the waist that the adapters in [`systems`] fit; [`trial`] runs
+//! the terminals and writes the results.
+
+pub mod cpus;
+pub mod data_check;
+pub mod interrupt;
+pub mod parallel;
+pub mod progress;
+pub mod spec;
+pub mod streams;
+pub mod system;
+pub mod systems;
+pub mod trial;
+pub mod workload;
+pub mod ycsb;

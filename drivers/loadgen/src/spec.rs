@@ -1,0 +1,382 @@
+//! The specification of one loadgen call: what to drive, how hard and for how long.
+//!
+//! Every error names the key, the value that was found and what is allowed, so that a mistake in a
+//! workload file can be mended without reading this code.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::cpus::CpuList;
+use crate::ycsb::{KeyOrder, YcsbSpec};
+
+/// Version of the specification format that this binary understands.
+pub const SPEC_FORMAT: u32 = 1;
+
+/// A specification that cannot be executed; `loadgen` exits with 2.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecError {
+    #[error("{}: cannot read the specification: {source}", path.display())]
+    Unreadable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{}: line {line}, column {column}: {message}", path.display())]
+    Malformed {
+        path: PathBuf,
+        line: usize,
+        column: usize,
+        message: String,
+    },
+    #[error("{}: {key} = {value}: {problem}; allowed: {allowed}", path.display())]
+    Invalid {
+        path: PathBuf,
+        key: String,
+        value: String,
+        problem: String,
+        allowed: String,
+    },
+}
+
+/// Which client speaks to the system under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adapter {
+    Mysql,
+    MysqlMemcached,
+    Anticache,
+    /// Completes everything at once: measures the driver's own ceiling (design §4.4).
+    Null,
+}
+
+impl Adapter {
+    /// The adapter that a system of design §1 is driven by.
+    fn of_system(system: &str) -> Option<Adapter> {
+        match system {
+            "mysql" => Some(Adapter::Mysql),
+            "mysql-memcached" => Some(Adapter::MysqlMemcached),
+            "anticache-lru" | "anticache-alru" | "anticache-off" => Some(Adapter::Anticache),
+            "null" => Some(Adapter::Null),
+            _ => None,
+        }
+    }
+
+    /// Name as in an endpoint file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Adapter::Mysql => "mysql",
+            Adapter::MysqlMemcached => "mysql-memcached",
+            Adapter::Anticache => "anticache",
+            Adapter::Null => "null",
+        }
+    }
+}
+
+/// Where a deployed system listens, as `deploy.yml` leaves it in `endpoint.json`. Unknown keys are
+/// accepted here alone: the file is written by a program, for several readers.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Endpoint {
+    pub adapter: Option<String>,
+    pub mysql_address: Option<String>,
+    pub mysql_user: Option<String>,
+    pub mysql_password: Option<String>,
+    pub mysql_database: Option<String>,
+    pub memcached_address: Option<String>,
+    pub anticache_address: Option<String>,
+}
+
+/// How a single-statement transaction is framed on MySQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum MysqlTransaction {
+    /// Autocommit off: the statement, then `COMMIT` (two round trips), as the paper's benchmark framework does.
+    #[default]
+    Explicit,
+    /// Autocommit on: the statement is the transaction (one round trip).
+    Autocommit,
+}
+
+/// The file's shape, before it is checked. Keys that are not listed here are refused.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpecFile {
+    format: u32,
+    system: String,
+    #[serde(default)]
+    endpoint: Endpoint,
+    benchmark: String,
+    ycsb: Option<YcsbSpec>,
+    terminals: u32,
+    warmup_s: f64,
+    measure_s: f64,
+    seed: u64,
+    #[serde(default)]
+    client_cpus: String,
+    #[serde(default)]
+    mysql_transaction: MysqlTransaction,
+    #[serde(default = "default_loading_threads")]
+    loading_threads: u32,
+    schema: Option<PathBuf>,
+}
+
+fn default_loading_threads() -> u32 {
+    4
+}
+
+/// The benchmark and its parameters.
+#[derive(Debug, Clone)]
+pub enum BenchmarkSpec {
+    Ycsb(YcsbSpec),
+}
+
+/// One checked loadgen call.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// The system's name (design §1), for example `anticache-alru`.
+    pub system: String,
+    pub adapter: Adapter,
+    pub endpoint: Endpoint,
+    pub benchmark: BenchmarkSpec,
+    /// Closed-loop clients with one outstanding transaction each.
+    pub terminals: u32,
+    /// Seconds that execute before the measured interval (paper §4.2).
+    pub warmup_s: f64,
+    /// Seconds of the measured interval.
+    pub measure_s: f64,
+    /// Seed of every random stream of this call.
+    pub seed: u64,
+    /// CPUs that this process is pinned to; `None`: not pinned.
+    pub client_cpus: Option<CpuList>,
+    pub mysql_transaction: MysqlTransaction,
+    /// Threads that load or prewarm.
+    pub loading_threads: u32,
+    /// DDL file of the benchmark's tables; needed by `load`.
+    pub schema: Option<PathBuf>,
+}
+
+impl Spec {
+    /// Reads and checks a specification file.
+    ///
+    /// # Errors
+    /// [`SpecError`] with the file, the line or key, the value and what is allowed.
+    pub fn read(path: &Path) -> Result<Spec, SpecError> {
+        let text = std::fs::read_to_string(path).map_err(|source| SpecError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        let file: SpecFile = serde_json::from_str(&text).map_err(|error| {
+            let full = error.to_string();
+            let suffix = format!(" at line {} column {}", error.line(), error.column());
+            SpecError::Malformed {
+                path: path.to_owned(),
+                line: error.line(),
+                column: error.column(),
+                message: full.strip_suffix(&suffix).unwrap_or(&full).to_owned(),
+            }
+        })?;
+        file.check().map_err(|problem| problem.in_file(path))
+    }
+}
+
+impl SpecFile {
+    fn check(self) -> Result<Spec, Problem> {
+        in_range("format", self.format, SPEC_FORMAT, SPEC_FORMAT)?;
+        let Some(adapter) = Adapter::of_system(&self.system) else {
+            let allowed =
+                "mysql, mysql-memcached, anticache-lru, anticache-alru, anticache-off, null";
+            return Err(Problem::new(
+                "system",
+                &self.system,
+                "unknown system",
+                allowed,
+            ));
+        };
+        check_endpoint(&self.endpoint, adapter, &self.system)?;
+        if self.benchmark != "ycsb" {
+            return Err(Problem::new(
+                "benchmark",
+                &self.benchmark,
+                "unknown benchmark",
+                "ycsb",
+            ));
+        }
+        let Some(ycsb) = self.ycsb else {
+            return Err(Problem::new(
+                "ycsb",
+                "absent",
+                "needed when benchmark is ycsb",
+                "an object",
+            ));
+        };
+        check_ycsb(&ycsb)?;
+        in_range("terminals", self.terminals, 1, 4096)?;
+        in_range("loading_threads", self.loading_threads, 1, 256)?;
+        in_range("warmup_s", self.warmup_s, 0.0, 86_400.0)?;
+        in_range("measure_s", self.measure_s, 0.1, 86_400.0)?;
+        if let Some(schema) = &self.schema {
+            let allowed = "a readable file with the tables' SQL DDL";
+            std::fs::File::open(schema)
+                .map_err(|error| Problem::new("schema", schema.display(), error, allowed))?;
+        }
+        Ok(Spec {
+            client_cpus: parse_cpus(&self.client_cpus)?,
+            system: self.system,
+            adapter,
+            endpoint: self.endpoint,
+            benchmark: BenchmarkSpec::Ycsb(ycsb),
+            terminals: self.terminals,
+            warmup_s: self.warmup_s,
+            measure_s: self.measure_s,
+            seed: self.seed,
+            mysql_transaction: self.mysql_transaction,
+            loading_threads: self.loading_threads,
+            schema: self.schema,
+        })
+    }
+}
+
+fn parse_cpus(text: &str) -> Result<Option<CpuList>, Problem> {
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    CpuList::parse(text)
+        .map(Some)
+        .map_err(|error| Problem::new("client_cpus", text, error, "a CPU list such as 1 or 0-1,3"))
+}
+
+fn check_endpoint(endpoint: &Endpoint, adapter: Adapter, system: &str) -> Result<(), Problem> {
+    if let Some(named) = &endpoint.adapter
+        && named != adapter.name()
+    {
+        let problem = format!("does not fit system {system}");
+        return Err(Problem::new(
+            "endpoint.adapter",
+            named,
+            problem,
+            adapter.name(),
+        ));
+    }
+    let mysql = ("endpoint.mysql_address", &endpoint.mysql_address);
+    let needed = match adapter {
+        Adapter::Null => vec![],
+        Adapter::Mysql => vec![mysql],
+        Adapter::MysqlMemcached => vec![
+            mysql,
+            ("endpoint.memcached_address", &endpoint.memcached_address),
+        ],
+        Adapter::Anticache => vec![("endpoint.anticache_address", &endpoint.anticache_address)],
+    };
+    for (key, address) in needed {
+        match address {
+            None => {
+                let problem = format!("needed by system {system}");
+                return Err(Problem::new(key, "absent", problem, "HOST:PORT"));
+            }
+            Some(address) if !is_host_port(address) => {
+                return Err(Problem::new(key, address, "not an address", "HOST:PORT"));
+            }
+            Some(_) => {}
+        }
+    }
+    match &endpoint.mysql_database {
+        Some(name)
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') =>
+        {
+            Err(Problem::new(
+                "endpoint.mysql_database",
+                name,
+                "not a plain name",
+                "letters, digits and _",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_host_port(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+    })
+}
+
+fn check_ycsb(ycsb: &YcsbSpec) -> Result<(), Problem> {
+    in_range("ycsb.records", ycsb.records, 1, 1 << 40)?;
+    in_range("ycsb.fields", ycsb.fields, 1, 1000)?;
+    in_range(
+        "ycsb.field_bytes",
+        ycsb.field_bytes,
+        crate::ycsb::MIN_FIELD_BYTES,
+        255,
+    )?;
+    in_range("ycsb.read_share", ycsb.read_share, 0.0, 1.0)?;
+    in_range("ycsb.skew", ycsb.skew, 0.0, 5.0)?;
+    in_range("ycsb.verify_share", ycsb.verify_share, 0.0, 1.0)?;
+    // One field per update: the paper's YCSB updates a single value, and the engine's procedure takes one.
+    in_range("ycsb.update_fields", ycsb.update_fields, 1, 1)?;
+    if ycsb.key_order == KeyOrder::Scattered && ycsb.records > crate::ycsb::MAX_SCATTERED_RECORDS {
+        let allowed = format!(
+            "at most {} with key_order scattered",
+            crate::ycsb::MAX_SCATTERED_RECORDS
+        );
+        return Err(Problem::new(
+            "ycsb.records",
+            ycsb.records,
+            "too many",
+            allowed,
+        ));
+    }
+    Ok(())
+}
+
+fn in_range<T: PartialOrd + fmt::Display>(
+    key: &str,
+    value: T,
+    low: T,
+    high: T,
+) -> Result<(), Problem> {
+    if value >= low && value <= high {
+        return Ok(());
+    }
+    let allowed = if low == high {
+        low.to_string()
+    } else {
+        format!("{low} to {high}")
+    };
+    Err(Problem::new(key, value, "out of range", allowed))
+}
+
+/// One impossible value, not yet tied to a file.
+#[derive(Debug)]
+pub struct Problem {
+    key: String,
+    value: String,
+    problem: String,
+    allowed: String,
+}
+
+impl Problem {
+    pub fn new(
+        key: impl fmt::Display,
+        value: impl fmt::Display,
+        problem: impl fmt::Display,
+        allowed: impl fmt::Display,
+    ) -> Problem {
+        Problem {
+            key: key.to_string(),
+            value: value.to_string(),
+            problem: problem.to_string(),
+            allowed: allowed.to_string(),
+        }
+    }
+
+    /// Names the file that holds the value.
+    pub fn in_file(self, path: &Path) -> SpecError {
+        SpecError::Invalid {
+            path: path.to_owned(),
+            key: self.key,
+            value: self.value,
+            problem: self.problem,
+            allowed: self.allowed,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The narrow waist between the terminals and the systems under test.
+//!
+//! A [`System`] is a factory and an inspector; a [`Connection`] carries the transactions of a group of
+//! terminals. The same worker loop (`trial::worker`) drives every adapter: blocking ones serve one
+//! terminal per connection, pipelined ones many.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde_json::{Map, Value};
+
+use crate::interrupt::Interrupt;
+use crate::spec::{Adapter, Spec};
+use crate::systems::{mysql, mysql_memcached, null};
+use crate::workload::{Transaction, Workload};
+
+/// Why a system could not do its work. Retries and aborts are not errors: see [`Completion`].
+#[derive(Debug, thiserror::Error)]
+pub enum SystemError {
+    #[error("{server} at {address}: cannot connect: {reason}; is it running? its log says why not")]
+    Connect {
+        server: &'static str,
+        address: String,
+        reason: String,
+    },
+    #[error("{server} at {address}: connection lost: {reason}; see the server's log")]
+    Lost {
+        server: &'static str,
+        address: String,
+        reason: String,
+    },
+    #[error("{server} at {address}: error {code}: {message}")]
+    Server {
+        server: &'static str,
+        address: String,
+        code: String,
+        message: String,
+    },
+    /// The data are not as they have to be, or the call makes no sense for this system.
+    #[error("{0}")]
+    Data(String),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl SystemError {
+    /// Short name under which the error is counted in results.
+    pub fn kind(&self) -> String {
+        match self {
+            SystemError::Connect { server, .. } => format!("{server} unreachable"),
+            SystemError::Lost { server, .. } => format!("{server} lost"),
+            SystemError::Server { server, code, .. } => format!("{server} {code}"),
+            SystemError::Data(_) => "data".to_owned(),
+            SystemError::Interrupted => "interrupted".to_owned(),
+        }
+    }
+}
+
+/// How a transaction ended for its terminal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Acknowledged by the system, with its durability.
+    Committed,
+    /// Rolled back for a reason of the benchmark's logic; not tried again.
+    Aborted(String),
+}
+
+/// A transaction that is over.
+#[derive(Debug, Clone)]
+pub struct Completion {
+    pub terminal: u32,
+    pub outcome: Outcome,
+    /// Whether what was read is intact; `None` when it was not checked.
+    pub verified: Option<bool>,
+    /// One entry per attempt that the system rolled back and the client repeated, by type (for MySQL
+    /// the error number). Empty for nearly all, so that it costs no allocation.
+    pub retries: Vec<&'static str>,
+}
+
+/// Carries the transactions of a group of terminals, each with at most one outstanding.
+pub trait Connection: Send {
+    /// Hands over the next transaction of `terminal`. A blocking adapter executes it here.
+    ///
+    /// # Errors
+    /// What [`Connection::wait`] returns.
+    fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError>;
+
+    /// Waits until at least one outstanding transaction is over and appends all that are.
+    ///
+    /// # Errors
+    /// Anything that repeating the transaction cannot mend: the server is gone, its disk is full …
+    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError>;
+}
+
+/// Values per server, keyed by the server's name (`mysqld`, `memcached`, `anticached`, `loadgen`).
+pub type ByServer = BTreeMap<&'static str, Map<String, Value>>;
+
+/// What loading and prewarming need besides the system itself.
+#[derive(Debug, Clone, Copy)]
+pub struct BulkWork<'a> {
+    /// Threads, each with its own connection.
+    pub threads: u32,
+    pub interrupt: &'a Interrupt,
+}
+
+/// A deployed system under test.
+pub trait System: Send + Sync {
+    /// Creates the benchmark's tables from the DDL text, in place of older ones.
+    fn create_schema(&self, ddl: &str) -> Result<(), SystemError>;
+
+    /// Loads the benchmark's data set into fresh tables and verifies the count where the system can
+    /// count. Returns the records loaded.
+    fn load(&self, work: BulkWork<'_>) -> Result<u64, SystemError>;
+
+    /// Fills caches with the hottest records, coldest first, as far as they hold them. Returns a
+    /// sentence for the log.
+    fn prewarm(&self, work: BulkWork<'_>) -> Result<String, SystemError>;
+
+    /// How `terminals` terminals are grouped onto connections, one worker thread each, on a client
+    /// with `cpus` CPUs.
+    fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>>;
+
+    /// Opens the connection of one group of terminals.
+    fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError>;
+
+    /// Counters of all servers, to be read before and after a measurement.
+    fn counters(&self) -> Result<ByServer, SystemError>;
+
+    /// Settings as the servers themselves report them.
+    fn settings(&self) -> Result<ByServer, SystemError>;
+
+    /// Version per server, as it reports it.
+    fn versions(&self) -> Result<BTreeMap<&'static str, String>, SystemError>;
+}
+
+/// Opens the system that a specification names.
+///
+/// # Errors
+/// [`SystemError::Connect`] when one of its servers does not answer.
+pub fn open(spec: &Spec, workload: &Workload) -> Result<Box<dyn System>, SystemError> {
+    Ok(match spec.adapter {
+        Adapter::Null => Box::new(null::NullSystem),
+        Adapter::Mysql => Box::new(mysql::MysqlSystem::open(spec, workload.clone())?),
+        Adapter::MysqlMemcached => Box::new(mysql_memcached::MysqlMemcachedSystem::open(
+            spec,
+            workload.clone(),
+        )?),
+        Adapter::Anticache => {
+            return Err(SystemError::Data(
+                "adapter anticache is not built in yet".to_owned(),
+            ));
+        }
+    })
+}
+
+/// One group per terminal: for adapters whose connections block.
+pub fn one_terminal_each(terminals: u32) -> Vec<Range<u32>> {
+    (0..terminals)
+        .map(|terminal| terminal..terminal + 1)
+        .collect()
+}
+
+/// At most `groups` groups of nearly equal size: for adapters that multiplex.
+pub fn evenly(terminals: u32, groups: usize) -> Vec<Range<u32>> {
+    let groups = u32::try_from(groups)
+        .unwrap_or(u32::MAX)
+        .clamp(1, terminals.max(1));
+    let bound = |group: u32| (u64::from(terminals) * u64::from(group) / u64::from(groups)) as u32;
+    (0..groups)
+        .map(|group| bound(group)..bound(group + 1))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_cover_all_terminals_once() {
+        for (terminals, groups) in [(1, 1), (64, 3), (5, 8), (7, 2)] {
+            let all: Vec<u32> = evenly(terminals, groups).into_iter().flatten().collect();
+            assert_eq!(all, (0..terminals).collect::<Vec<_>>());
+            assert!(
+                evenly(terminals, groups)
+                    .iter()
+                    .all(|group| !group.is_empty())
+            );
+        }
+        assert_eq!(one_terminal_each(3), [0..1, 1..2, 2..3]);
+    }
+}

@@ -1,0 +1,5 @@
+//! One adapter per system under test.
+
+pub mod mysql;
+pub mod mysql_memcached;
+pub mod null;

@@ -1,0 +1,157 @@
+//! A connection to Memcached.
+//!
+//! The crate's meta-protocol connection is used directly: its pooled client checks the connection
+//! with an extra round trip before every operation, which would handicap this system.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use memcache::exp::{Error, MetaCommand, MetaConnection, MetaOp, ReturnCode};
+use serde_json::{Map, Value};
+
+use crate::system::SystemError;
+
+/// Name of the server in errors, counters and settings.
+pub const SERVER: &str = "memcached";
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Memcached answers from memory; one that takes this long is dead.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    Yes,
+    /// Another value was there first (`add` only).
+    No,
+    /// The server could not, for example for want of memory in the item's slab class.
+    Refused,
+}
+
+/// One connection.
+pub struct Cache {
+    connection: MetaConnection,
+    address: String,
+}
+
+impl Cache {
+    /// # Errors
+    /// [`SystemError::Connect`] when nothing answers at the address.
+    pub fn connect(address: &str) -> Result<Cache, SystemError> {
+        let refuse = |reason: String| SystemError::Connect {
+            server: SERVER,
+            address: address.to_owned(),
+            reason,
+        };
+        let resolved = address
+            .to_socket_addrs()
+            .map_err(|error| refuse(error.to_string()))?
+            .next()
+            .ok_or_else(|| refuse("the name has no address".to_owned()))?;
+        let stream = TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT)
+            .map_err(|error| refuse(error.to_string()))?;
+        stream
+            .set_nodelay(true)
+            .map_err(|error| refuse(error.to_string()))?;
+        let mut connection = MetaConnection::from_stream(stream);
+        connection.set_io_timeout(Some(ANSWER_TIMEOUT));
+        Ok(Cache {
+            connection,
+            address: address.to_owned(),
+        })
+    }
+
+    /// The value of a key, if it is there.
+    ///
+    /// # Errors
+    /// As every call here: [`SystemError::Lost`] when the connection broke, [`SystemError::Server`]
+    /// when Memcached answers with an error.
+    pub fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, SystemError> {
+        let command = MetaCommand::new(MetaOp::Get, key).flag("v");
+        match self.connection.execute(&command) {
+            Ok(response) => Ok(response.into_value()),
+            Err(error) => Err(self.error(error)),
+        }
+    }
+
+    /// Stores a value, in place of an older one.
+    pub fn set(&mut self, key: &str, value: &[u8]) -> Result<Stored, SystemError> {
+        self.store(MetaCommand::new(MetaOp::Set, key).value(value))
+    }
+
+    /// Stores a value unless the key has one.
+    pub fn add(&mut self, key: &str, value: &[u8]) -> Result<Stored, SystemError> {
+        self.store(MetaCommand::new(MetaOp::Set, key).flag("ME").value(value))
+    }
+
+    /// Removes a key.
+    pub fn delete(&mut self, key: &str) -> Result<(), SystemError> {
+        let command = MetaCommand::new(MetaOp::Delete, key);
+        self.connection
+            .execute(&command)
+            .map(drop)
+            .map_err(|error| self.error(error))
+    }
+
+    fn store(&mut self, command: MetaCommand) -> Result<Stored, SystemError> {
+        match self.connection.execute(&command) {
+            Ok(response) if response.rc() == ReturnCode::Hd => Ok(Stored::Yes),
+            Ok(_) => Ok(Stored::No),
+            Err(Error::Server(_)) => Ok(Stored::Refused),
+            Err(error) => Err(self.error(error)),
+        }
+    }
+
+    fn error(&self, error: Error) -> SystemError {
+        let address = self.address.clone();
+        match error {
+            Error::Io(io) if io.kind() == std::io::ErrorKind::TimedOut => SystemError::Lost {
+                server: SERVER,
+                address,
+                reason: "no answer in time".to_owned(),
+            },
+            Error::Io(io) => SystemError::Lost {
+                server: SERVER,
+                address,
+                reason: io.to_string(),
+            },
+            Error::Server(message) | Error::Rejected(message) => SystemError::Server {
+                server: SERVER,
+                address,
+                code: "SERVER_ERROR".to_owned(),
+                message,
+            },
+            other => SystemError::Lost {
+                server: SERVER,
+                address,
+                reason: other.to_string(),
+            },
+        }
+    }
+}
+
+/// All of `stats`: numbers as numbers, the rest as text.
+///
+/// # Errors
+/// [`SystemError::Connect`] when Memcached does not answer.
+pub fn stats(address: &str) -> Result<Map<String, Value>, SystemError> {
+    // Told at once when nothing listens: the pool below would try again for half a minute.
+    Cache::connect(address)?;
+    let refuse = |error: memcache::MemcacheError| SystemError::Connect {
+        server: SERVER,
+        address: address.to_owned(),
+        reason: error.to_string(),
+    };
+    let seconds = ANSWER_TIMEOUT.as_secs();
+    let client =
+        memcache::connect(format!("memcache://{address}?timeout={seconds}")).map_err(refuse)?;
+    let stats = client.stats().map_err(refuse)?;
+    Ok(stats
+        .into_iter()
+        .flat_map(|(_, values)| values)
+        .map(|(name, value)| {
+            let number = value.parse::<u64>().map(Value::from);
+            (name, number.unwrap_or_else(|_| Value::from(value)))
+        })
+        .collect())
+}

@@ -1,0 +1,475 @@
+//! One trial: warm-up, measured interval, results.
+
+mod recorder;
+mod result;
+mod worker;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::cpus::{CpuList, process_cpu_time};
+use crate::data_check;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::spec::{Adapter, Spec};
+use crate::system::{self, ByServer, Connection, System, SystemError};
+use crate::workload::Workload;
+
+use recorder::{Counts, Recorder, Spans, Tally, Timeline, TimelineSecond};
+use result::{LatencySummary, RESULT_FORMAT, latency_log, timeline_csv};
+pub use result::{Status, TrialResult, to_json, write_file};
+use worker::{Shared, Worker};
+
+/// Share of its CPUs from which on the client counts as the bottleneck (design §4.4).
+const CLIENT_CPU_LIMIT: f64 = 0.9;
+/// Time that outstanding transactions get after the end of the trial.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// How often the main thread looks at signals and the display.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How the time of a trial ended.
+enum End {
+    Complete,
+    Interrupted,
+    Failed(SystemError),
+}
+
+impl From<SystemError> for End {
+    fn from(error: SystemError) -> End {
+        match error {
+            SystemError::Interrupted => End::Interrupted,
+            error => End::Failed(error),
+        }
+    }
+}
+
+/// Everything that a trial leaves.
+pub struct Trial {
+    pub result: TrialResult,
+    pub interrupted: bool,
+    tally: Tally,
+    types: &'static [&'static str],
+    timeline: Vec<TimelineSecond>,
+}
+
+impl Trial {
+    /// Writes the trial's files into a directory, `result.json` last: where it is, the others are whole.
+    ///
+    /// # Errors
+    /// What the file system reports, with the path.
+    pub fn write(&self, directory: &Path) -> anyhow::Result<()> {
+        write_file(
+            &directory.join("timeline.csv"),
+            timeline_csv(&self.timeline).as_bytes(),
+        )?;
+        let log = latency_log(&self.tally, self.types, self.result.measured_s)?;
+        write_file(&directory.join("latency.hdr"), &log)?;
+        write_file(&directory.join("result.json"), &to_json(&self.result)?)
+    }
+}
+
+/// Runs a trial. Whatever goes wrong with the system is in the result; this never fails.
+pub fn run(spec: &Spec, interrupt: &Interrupt) -> Trial {
+    let workload = Workload::new(spec);
+    let cpus = spec.client_cpus.clone().unwrap_or_else(CpuList::available);
+    let mut attempt = Attempt::new(spec, &workload, &cpus, interrupt);
+    let end = attempt.execute().map_or_else(End::from, |()| End::Complete);
+    attempt.conclude(end)
+}
+
+/// A trial under way.
+struct Attempt<'a> {
+    spec: &'a Spec,
+    workload: &'a Workload,
+    cpus: &'a CpuList,
+    interrupt: &'a Interrupt,
+    result: TrialResult,
+    crew: Option<Crew>,
+    measure_started: Option<MeasureStart>,
+}
+
+/// The worker threads and what they share.
+struct Crew {
+    shared: Arc<Shared>,
+    recorders: Vec<Arc<Mutex<Recorder>>>,
+    /// One message per worker, when it ends.
+    ended: Receiver<Result<(), SystemError>>,
+    running: usize,
+}
+
+struct MeasureStart {
+    cpu_time: Duration,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(
+        spec: &'a Spec,
+        workload: &'a Workload,
+        cpus: &'a CpuList,
+        interrupt: &'a Interrupt,
+    ) -> Attempt<'a> {
+        let empty = Tally::new(workload.transaction_types().len());
+        let mut result = TrialResult {
+            format: RESULT_FORMAT,
+            status: Status::Failed,
+            reason: String::new(),
+            flags: Vec::new(),
+            throughput_txn_s: 0.0,
+            committed: 0,
+            aborted: Counts::new(),
+            retried: Counts::new(),
+            errors: Counts::new(),
+            measured_s: 0.0,
+            latency_us: LatencySummary::of(&empty.all_latencies_us()),
+            latency_us_by_type: Default::default(),
+            verified: 0,
+            verify_failed: 0,
+            client_cpu_share: 0.0,
+            debug_build: cfg!(debug_assertions),
+            counters_before: ByServer::new(),
+            counters_after: ByServer::new(),
+            server_settings: ByServer::new(),
+            versions: Default::default(),
+        };
+        result
+            .versions
+            .insert("loadgen".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        Attempt {
+            spec,
+            workload,
+            cpus,
+            interrupt,
+            result,
+            crew: None,
+            measure_started: None,
+        }
+    }
+
+    /// From opening the system to the end of the measured interval.
+    fn execute(&mut self) -> Result<(), SystemError> {
+        let system = system::open(self.spec, self.workload)?;
+        let versions = system.versions()?;
+        self.result.versions.extend(
+            versions
+                .into_iter()
+                .map(|(server, version)| (server.to_owned(), version)),
+        );
+        self.result.server_settings = system.settings()?;
+        data_check::ends(system.as_ref(), self.workload)?;
+        let progress = self.start_progress();
+        self.start_workers(system.as_ref())?;
+        let spans = self.spans();
+        let outcome = self.measure(system.as_ref(), spans, &progress);
+        progress.finish(if outcome.is_ok() {
+            "measured"
+        } else {
+            "ended early"
+        });
+        outcome
+    }
+
+    fn measure(
+        &mut self,
+        system: &dyn System,
+        spans: Spans,
+        progress: &Progress,
+    ) -> Result<(), SystemError> {
+        self.pause_until(spans.measure_start_ns, progress)?;
+        self.measure_started = Some(MeasureStart {
+            cpu_time: process_cpu_time(),
+        });
+        self.result.counters_before = system.counters()?;
+        self.pause_until(spans.measure_end_ns, progress)?;
+        self.stop_clock();
+        self.result.counters_after = system.counters()?;
+        Ok(())
+    }
+
+    fn spans(&self) -> Spans {
+        let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
+        let measure_start_ns = nanoseconds(self.spec.warmup_s);
+        Spans {
+            measure_start_ns,
+            measure_end_ns: measure_start_ns + nanoseconds(self.spec.measure_s),
+        }
+    }
+
+    fn start_progress(&self) -> Progress {
+        let total_s = (self.spec.warmup_s + self.spec.measure_s).ceil() as u64;
+        Progress::start(format!("run {}", self.spec.system), total_s, "s")
+    }
+
+    /// Connects all groups of terminals, then starts them together.
+    fn start_workers(&mut self, system: &dyn System) -> Result<(), SystemError> {
+        let groups = system.terminal_groups(self.spec.terminals, self.cpus.count());
+        let mut connected: Vec<(Range<u32>, Box<dyn Connection>)> =
+            Vec::with_capacity(groups.len());
+        for group in groups {
+            if self.interrupt.requested() {
+                return Err(SystemError::Interrupted);
+            }
+            connected.push((group.clone(), system.connect(group)?));
+        }
+        let shared = Arc::new(Shared {
+            started: Instant::now(),
+            spans: self.spans(),
+            stop: AtomicBool::new(false),
+            timeline: Mutex::new(Timeline::default()),
+        });
+        let (report, ended) = channel();
+        let recorders = connected
+            .into_iter()
+            .map(|(group, connection)| {
+                self.start_worker(&shared, group, connection, report.clone())
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        self.crew = Some(Crew {
+            shared,
+            running: recorders.len(),
+            recorders,
+            ended,
+        });
+        Ok(())
+    }
+
+    fn start_worker(
+        &self,
+        shared: &Arc<Shared>,
+        group: Range<u32>,
+        connection: Box<dyn Connection>,
+        report: Sender<Result<(), SystemError>>,
+    ) -> Result<Arc<Mutex<Recorder>>, SystemError> {
+        let types = self.workload.transaction_types().len();
+        let recorder = Arc::new(Mutex::new(Recorder::new(types, shared.spans)));
+        let streams = group
+            .clone()
+            .map(|terminal| self.workload.terminal(terminal))
+            .collect();
+        let worker = Worker::new(
+            Arc::clone(shared),
+            connection,
+            group.start,
+            streams,
+            Arc::clone(&recorder),
+        );
+        std::thread::Builder::new()
+            .name(format!("terminal {}", group.start))
+            .spawn(move || {
+                // The receiver outlives every worker but those that the end of the process cuts off.
+                let _ = report.send(worker.run());
+            })
+            .map_err(|error| {
+                SystemError::Data(format!(
+                    "cannot start a thread for terminal {}: {error}",
+                    group.start
+                ))
+            })?;
+        Ok(recorder)
+    }
+
+    /// Sleeps until that moment of the trial's clock; returns early when a worker fails or the user
+    /// interrupts.
+    fn pause_until(&mut self, until_ns: u64, progress: &Progress) -> Result<(), SystemError> {
+        let Some(crew) = &mut self.crew else {
+            return Ok(());
+        };
+        loop {
+            if self.interrupt.requested() {
+                return Err(SystemError::Interrupted);
+            }
+            let now_ns = crew.shared.now_ns();
+            if now_ns >= until_ns {
+                return Ok(());
+            }
+            crew.show(now_ns, progress);
+            match crew
+                .ended
+                .recv_timeout(TICK.min(Duration::from_nanos(until_ns - now_ns)))
+            {
+                // A worker ends by itself only at the end of the measured interval.
+                Ok(outcome) => {
+                    crew.running -= 1;
+                    outcome?;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected)
+                    if now_ns < crew.shared.spans.measure_end_ns && crew.running > 0 =>
+                {
+                    return Err(SystemError::Data(
+                        "a terminal's thread ended without a reason".to_owned(),
+                    ));
+                }
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// Ends the measured interval: fixes how long it was and what the client used of its CPUs.
+    fn stop_clock(&mut self) {
+        let (Some(crew), Some(start)) = (&self.crew, self.measure_started.take()) else {
+            return;
+        };
+        let spans = crew.shared.spans;
+        let measured_ns = crew
+            .shared
+            .now_ns()
+            .min(spans.measure_end_ns)
+            .saturating_sub(spans.measure_start_ns);
+        self.result.measured_s = measured_ns as f64 / 1e9;
+        let used_s = process_cpu_time()
+            .saturating_sub(start.cpu_time)
+            .as_secs_f64();
+        self.result.client_cpu_share =
+            used_s / (self.result.measured_s.max(1e-9) * self.cpus.count() as f64);
+    }
+
+    /// Stops the workers, sums up and passes judgement.
+    fn conclude(mut self, end: End) -> Trial {
+        self.stop_clock();
+        let types = self.workload.transaction_types();
+        let mut tally = Tally::new(types.len());
+        let mut timeline = Vec::new();
+        let mut warmup_verify_failed = 0;
+        if let Some(mut crew) = self.crew.take() {
+            let late_errors = crew.stop();
+            for error in late_errors {
+                *self.result.errors.entry(error.kind()).or_default() += 1;
+            }
+            if crew.running > 0 {
+                self.result.flags.push("terminals_hanging".to_owned());
+            }
+            (timeline, warmup_verify_failed) = crew.sum_up(&mut tally);
+        }
+        let measured_s = self.result.measured_s;
+        self.result.set_measured(&tally, types, measured_s);
+        self.result.verify_failed += warmup_verify_failed;
+        let interrupted = matches!(end, End::Interrupted);
+        self.judge(end);
+        Trial {
+            result: self.result,
+            interrupted,
+            tally,
+            types,
+            timeline,
+        }
+    }
+
+    fn judge(&mut self, end: End) {
+        let result = &mut self.result;
+        match end {
+            End::Interrupted => {
+                (result.status, result.reason) = (Status::Failed, "interrupted".to_owned());
+                return;
+            }
+            End::Failed(error) => {
+                *result.errors.entry(error.kind()).or_default() += 1;
+                (result.status, result.reason) = (Status::Failed, error.to_string());
+                return;
+            }
+            End::Complete => result.status = Status::Ok,
+        }
+        for (flag, reason) in doubts(result, self.spec.adapter, self.cpus) {
+            result.status = Status::Invalid;
+            result.flags.push(flag.to_owned());
+            result.reason += if result.reason.is_empty() { "" } else { "; " };
+            result.reason += &reason;
+        }
+    }
+}
+
+/// Why a trial that ran to its end is not to be believed: (flag, reason).
+fn doubts(result: &TrialResult, adapter: Adapter, cpus: &CpuList) -> Vec<(&'static str, String)> {
+    let mut doubts = Vec::new();
+    if result.verify_failed > 0 {
+        doubts.push((
+            "verify_failed",
+            format!("{} reads returned damaged records", result.verify_failed),
+        ));
+    }
+    if let Some(count) = result.aborted.get("no such key") {
+        doubts.push((
+            "missing_records",
+            format!("{count} transactions met a key that is not loaded"),
+        ));
+    }
+    if result.committed == 0 {
+        doubts.push((
+            "nothing_committed",
+            "no transaction committed in the measured interval".to_owned(),
+        ));
+    }
+    // The null system is there to saturate the client.
+    if result.client_cpu_share >= CLIENT_CPU_LIMIT && adapter != Adapter::Null {
+        let percent = 100.0 * result.client_cpu_share;
+        doubts.push((
+            "client_saturated",
+            format!("the terminals used {percent:.0} % of CPUs {cpus}: they are the bottleneck"),
+        ));
+    }
+    if result.debug_build {
+        doubts.push(("debug_build", "loadgen is a debug build".to_owned()));
+    }
+    doubts
+}
+
+impl Crew {
+    fn show(&self, now_ns: u64, progress: &Progress) {
+        let committed: u64 = self
+            .recorders
+            .iter()
+            .map(|recorder| lock(recorder).committed_so_far)
+            .sum();
+        let seconds = now_ns as f64 / 1e9;
+        let phase = if now_ns < self.shared.spans.measure_start_ns {
+            "warming up"
+        } else {
+            "measuring"
+        };
+        progress.set(
+            seconds as u64,
+            format!("{phase}, {:.0} txn/s", committed as f64 / seconds.max(1e-3)),
+        );
+    }
+
+    /// Tells the workers to stop and waits for what is outstanding, for a limited time. Returns the
+    /// errors of workers that ended meanwhile.
+    fn stop(&mut self) -> Vec<SystemError> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + DRAIN_TIME;
+        let mut errors = Vec::new();
+        while self.running > 0 {
+            match self
+                .ended
+                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            {
+                Ok(outcome) => {
+                    self.running -= 1;
+                    errors.extend(outcome.err());
+                }
+                Err(_) => break,
+            }
+        }
+        errors
+    }
+
+    /// Adds up all recorders; returns the timeline and the wrong reads of the warm-up.
+    fn sum_up(&self, tally: &mut Tally) -> (Vec<TimelineSecond>, u64) {
+        let mut warmup_verify_failed = 0;
+        let mut timeline = lock(&self.shared.timeline);
+        for recorder in &self.recorders {
+            let mut recorder = lock(recorder);
+            recorder.flush(self.shared.now_ns(), &mut timeline);
+            tally.add(&recorder.measured);
+            warmup_verify_failed += recorder.warmup_verify_failed;
+        }
+        (timeline.lines(), warmup_verify_failed)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

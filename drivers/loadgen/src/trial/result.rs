@@ -1,0 +1,256 @@
+//! The files of a trial: `result.json`, `timeline.csv`, `latency.hdr`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
+use serde::Serialize;
+
+use super::recorder::{Counts, Tally, TimelineSecond};
+use crate::system::ByServer;
+
+/// Version of the format of `result.json`.
+pub const RESULT_FORMAT: u32 = 1;
+
+/// What a trial is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Measured as specified.
+    Ok,
+    /// Measured, but not to be believed; the reason says why.
+    Invalid,
+    /// Not measured to the end; the reason says why.
+    Failed,
+}
+
+/// Percentiles, mean and maximum in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LatencySummary {
+    pub p50: u64,
+    pub p95: u64,
+    pub p99: u64,
+    pub p999: u64,
+    pub mean: f64,
+    pub max: u64,
+}
+
+impl LatencySummary {
+    pub fn of(histogram: &Histogram<u64>) -> LatencySummary {
+        LatencySummary {
+            p50: histogram.value_at_quantile(0.5),
+            p95: histogram.value_at_quantile(0.95),
+            p99: histogram.value_at_quantile(0.99),
+            p999: histogram.value_at_quantile(0.999),
+            mean: histogram.mean(),
+            max: histogram.max(),
+        }
+    }
+}
+
+/// The content of `result.json`.
+#[derive(Debug, Clone, Serialize)]
+pub struct TrialResult {
+    pub format: u32,
+    pub status: Status,
+    /// Empty when the status is ok.
+    pub reason: String,
+    /// Short names of what is wrong with the trial, for filtering.
+    pub flags: Vec<String>,
+    /// Committed in the measured interval ÷ its seconds.
+    pub throughput_txn_s: f64,
+    pub committed: u64,
+    pub aborted: Counts,
+    pub retried: Counts,
+    /// Errors that ended the trial, by type.
+    pub errors: Counts,
+    /// Seconds really measured; shorter than specified when the trial was cut off.
+    pub measured_s: f64,
+    pub latency_us: LatencySummary,
+    pub latency_us_by_type: BTreeMap<String, LatencySummary>,
+    /// Reads checked in the measured interval.
+    pub verified: u64,
+    /// Reads found wrong, those of the warm-up included.
+    pub verify_failed: u64,
+    /// CPU time of this process in the measured interval ÷ (its seconds × CPUs of its set).
+    pub client_cpu_share: f64,
+    pub debug_build: bool,
+    pub counters_before: ByServer,
+    pub counters_after: ByServer,
+    pub server_settings: ByServer,
+    pub versions: BTreeMap<String, String>,
+}
+
+impl TrialResult {
+    /// Sets everything that comes from the measured interval.
+    pub fn set_measured(&mut self, tally: &Tally, types: &[&str], measured_s: f64) {
+        self.committed = tally.committed;
+        self.aborted = tally.aborted.clone();
+        self.retried = tally.retried.clone();
+        self.measured_s = measured_s;
+        self.throughput_txn_s = if measured_s > 0.0 {
+            tally.committed as f64 / measured_s
+        } else {
+            0.0
+        };
+        self.latency_us = LatencySummary::of(&tally.all_latencies_us());
+        self.latency_us_by_type = types
+            .iter()
+            .zip(&tally.latency_us)
+            .map(|(name, histogram)| ((*name).to_owned(), LatencySummary::of(histogram)))
+            .collect();
+        self.verified = tally.verified;
+        self.verify_failed = tally.verify_failed;
+    }
+}
+
+/// Writes a file so that it appears whole or not at all.
+///
+/// # Errors
+/// What the file system reports, with the path.
+pub fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let write = || {
+        let mut file = std::fs::File::create(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Pretty JSON with a final newline.
+///
+/// # Errors
+/// Never for the types of this crate; `serde_json` cannot know.
+pub fn to_json(value: &impl Serialize) -> anyhow::Result<Vec<u8>> {
+    let mut json = serde_json::to_vec_pretty(value)?;
+    json.push(b'\n');
+    Ok(json)
+}
+
+/// The content of `timeline.csv`.
+pub fn timeline_csv(lines: &[TimelineSecond]) -> String {
+    let mut csv = String::from("second,committed,aborted,retried,latency_us_p50,latency_us_p99\n");
+    for line in lines {
+        let TimelineSecond {
+            second,
+            committed,
+            aborted,
+            retried,
+            latency_us_p50,
+            latency_us_p99,
+        } = line;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            csv,
+            "{second},{committed},{aborted},{retried},{latency_us_p50},{latency_us_p99}"
+        );
+    }
+    csv
+}
+
+/// The content of `latency.hdr`: an interval log as HdrHistogram tools read it, one line per type of
+/// transaction with its name as the tag and the histogram (microseconds) as V2 deflate in base64.
+///
+/// # Errors
+/// Never in practice; the serialiser's interface allows for it.
+pub fn latency_log(tally: &Tally, types: &[&str], measured_s: f64) -> anyhow::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let mut serializer = V2DeflateSerializer::new();
+    let mut log = IntervalLogWriterBuilder::new()
+        .add_comment("latency of committed transactions in microseconds, retries included")
+        .with_start_time(SystemTime::now())
+        .with_base_time(SystemTime::now())
+        .begin_log_with(&mut text, &mut serializer)?;
+    for (name, histogram) in types.iter().zip(&tally.latency_us) {
+        let interval = Duration::from_secs_f64(measured_s.max(0.0));
+        log.write_histogram(histogram, Duration::ZERO, interval, Tag::new(name))
+            .map_err(|error| {
+                anyhow::anyhow!("cannot serialise the latencies of {name}: {error:?}")
+            })?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latency_log_can_be_read_back() {
+        use hdrhistogram::serialization::Deserializer;
+        use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+
+        let mut tally = Tally::new(2);
+        tally.latency_us[0].record_n(17, 5).unwrap();
+        tally.latency_us[1].record(40_000).unwrap();
+        let log = latency_log(&tally, &["read", "update"], 2.0).unwrap();
+        let mut tags = Vec::new();
+        for entry in IntervalLogIterator::new(&log) {
+            if let LogEntry::Interval(interval) = entry.unwrap() {
+                let bytes = base64_decode(interval.encoded_histogram());
+                let histogram: Histogram<u64> = Deserializer::new()
+                    .deserialize(&mut bytes.as_slice())
+                    .unwrap();
+                tags.push((
+                    interval.tag().unwrap().as_str().to_owned(),
+                    histogram.len(),
+                    histogram.max(),
+                ));
+            }
+        }
+        assert_eq!(tags[0], ("read".to_owned(), 5, 17));
+        assert_eq!((tags[1].0.as_str(), tags[1].1), ("update", 1));
+    }
+
+    /// Standard base64, only for the test: the crate that wrote it is not asked to check itself.
+    fn base64_decode(text: &str) -> Vec<u8> {
+        let value = |c: u8| match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            _ => 63,
+        };
+        let mut bytes = Vec::new();
+        for group in text.trim_end_matches('=').as_bytes().chunks(4) {
+            let bits = group
+                .iter()
+                .fold(0_u32, |bits, &c| bits << 6 | u32::from(value(c)))
+                << (6 * (4 - group.len()));
+            bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_timeline_is_plain_csv() {
+        let line = TimelineSecond {
+            second: -1,
+            committed: 5,
+            aborted: 1,
+            retried: 2,
+            latency_us_p50: 9,
+            latency_us_p99: 11,
+        };
+        let csv = timeline_csv(&[line]);
+        assert_eq!(
+            csv,
+            "second,committed,aborted,retried,latency_us_p50,latency_us_p99\n-1,5,1,2,9,11\n"
+        );
+    }
+
+    #[test]
+    fn an_empty_histogram_has_zeros() {
+        let summary = LatencySummary::of(&super::super::recorder::new_histogram());
+        assert_eq!((summary.p50, summary.max), (0, 0));
+        assert!(summary.mean == 0.0);
+    }
+}

@@ -14,7 +14,7 @@ directory=ansible/inventories/$inventory
 directory=$(realpath "$directory")
 
 stamp=var/.provisioned-$(basename "$directory")
-wanted=$(find ansible "$directory" -type f -not -path '*/tests/*' -not -path '*/__pycache__/*' -not -path '*/.ansible/*' -print0 |
+wanted=$(find ansible "$directory" -type f -not -path '*/__pycache__/*' -not -path '*/.ansible/*' -print0 |
          sort -z | xargs -0 sha256sum | sha256sum)
 # What a stamp cannot know: whether somebody removed the local node's servers since.
 present() { [ "$inventory" != local ] || { [ -x .tools/mysql-5.6.24/bin/mysqld ] && [ -d var/mysql/empty ] && [ -x /usr/bin/memcached ]; }; }

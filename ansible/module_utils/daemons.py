@@ -14,6 +14,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,8 @@ from typing import Any
 
 POLL_INTERVAL_S = 0.02
 LOG_TAIL_LINES = 20
+LOG_READ_BYTES = 64 * 1024
+ERROR_WORDS = re.compile(r"\b(error|fatal|panicked|failed|abort(ed|ing)?)\b", re.IGNORECASE)
 LISTEN_STATE = "0A"  # st column of /proc/net/tcp
 FIELDS_AFTER_NAME_STATE = 0
 FIELDS_AFTER_NAME_START_TICKS = 19  # field 22 of /proc/PID/stat; the first after the name is field 3
@@ -114,15 +117,20 @@ def running_state(state_path: Path) -> dict[str, object] | None:
     return dict(state)
 
 
-def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
-    """The last lines of a log, indented; or a sentence saying that there is nothing to read."""
+def log_tail(path: Path) -> str:
+    """The last lines of a log, after those of its earlier lines that speak of an error; indented.
+
+    MySQL, for one, writes dozens of lines about its plugins after the line that says why it gave up.
+    """
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 64 * 1024))
-            tail = file.read().decode("utf-8", "replace").splitlines()[-lines:]
+            file.seek(max(0, path.stat().st_size - LOG_READ_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError as error:
         return f"(the log cannot be read: {error.strerror})"
-    return "\n".join(f"  {line}" for line in tail) or "(the log is empty)"
+    errors = [line for line in lines[:-LOG_TAIL_LINES] if ERROR_WORDS.search(line)]
+    shown = [*errors[-LOG_TAIL_LINES:], *(["..."] if errors else []), *lines[-LOG_TAIL_LINES:]]
+    return "\n".join(f"  {line}" for line in shown) or "(the log is empty)"
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -1,0 +1,179 @@
+"""The playbooks on this machine, with real servers in a directory and on ports of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import daemons
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAYBOOK = ROOT / ".venv" / "bin" / "ansible-playbook"
+
+pytestmark = pytest.mark.servers
+
+
+@dataclass
+class Node:
+    """A node root that was provisioned, and the playbooks on it."""
+
+    root: Path
+    ports: dict[str, int]
+
+    def play(self, name: str, *arguments: str, **deployment: Any) -> subprocess.CompletedProcess[str]:
+        """Runs a playbook with a deployment that differs from the default one in the given keys."""
+        variables = {"node_root": str(self.root), "control_root": str(self.root), **self.ports}
+        command = [str(PLAYBOOK), f"{name}.yml", "-e", json.dumps(variables), *arguments]
+        if deployment:
+            command += ["-e", json.dumps({"deployment": {**self.deployment(), **deployment}})]
+        return subprocess.run(command, cwd=ROOT / "ansible", capture_output=True, text=True, check=False, timeout=120)
+
+    def deployment(self) -> dict[str, Any]:
+        """A small deployment of mysql-memcached (CONTRACTS: deployment file)."""
+        return {
+            "id": "test",
+            "system": "mysql-memcached",
+            "benchmark": "ycsb",
+            "schema": str(ROOT / "workloads" / "schemas" / "ycsb.sql"),
+            "memory_budget_bytes": 15000000,
+            "mysql_buffer_pool_bytes": 7500000,
+            "memcached_bytes": 7500000,
+            "durability": "sync",
+            "server_cpus": "0",
+            "client_cpus": "1",
+            "terminals": 8,
+            "partitions": 1,
+            "mysql_redo_log_bytes": 8388608,
+            "mysql_query_cache_bytes": 65536,
+            "engine": {"anticaching": "alru", "eviction_block_bytes": 65536, "merge": "tuple", "hole_threshold": 0.5},
+            "dataset": {"path": str(self.root / "datasets" / "kept"), "action": "none"},
+        }
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def changes(result: subprocess.CompletedProcess[str]) -> int:
+    """How many tasks of a successful play reported a change."""
+    assert result.returncode == 0, result.stdout + result.stderr
+    return sum(int(number) for number in re.findall(r"changed=(\d+)", result.stdout))
+
+
+def said(result: subprocess.CompletedProcess[str]) -> str:
+    """What a failed play printed, with line breaks and indentation folded."""
+    assert result.returncode != 0, result.stdout
+    return " ".join((result.stdout + result.stderr).split())
+
+
+@pytest.fixture(scope="module")
+def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    names = ("mysql_port", "memcached_port", "anticached_port")
+    node = Node(tmp_path_factory.mktemp("node"), {name: free_port() for name in names})
+    assert changes(node.play("site")) > 0
+    return node
+
+
+@pytest.fixture
+def node(provisioned: Node) -> Iterator[Node]:
+    yield provisioned
+    for state in provisioned.root.glob("*/*.daemon.json"):
+        daemons.stop(state, timeout_s=30)
+
+
+def test_provisioning_twice_changes_nothing(node: Node) -> None:
+    assert changes(node.play("site")) == 0
+
+
+def test_a_deployment_is_idempotent_kept_restored_and_stopped(node: Node) -> None:
+    assert changes(node.play("deploy", id="first")) > 0
+    endpoint_path = node.root / "mysql-memcached" / "endpoint.json"
+    first = json.loads(endpoint_path.read_text())
+    assert first["mysql_address"] == f"127.0.0.1:{node.ports['mysql_port']}"
+    assert first["memcached_address"] == f"127.0.0.1:{node.ports['memcached_port']}"
+    assert all(os.sched_getaffinity(pid) == {0} for pid in first["pids"].values())
+    assert all(Path(log).is_file() for log in first["logs"])
+
+    assert changes(node.play("deploy", id="first")) == 0
+    assert json.loads(endpoint_path.read_text()) == first
+
+    assert changes(node.play("keep", id="first")) > 0
+    assert not endpoint_path.exists()
+    marker = node.root / "mysql" / "data" / "anticache_eval" / "marker"
+    marker.touch()
+    restore = {"path": str(node.root / "datasets" / "kept"), "action": "restore"}
+    assert changes(node.play("deploy", id="second", mysql_redo_log_bytes=16777216, dataset=restore)) > 0
+    assert not marker.exists(), "the data directory must be the kept one"
+    second = json.loads(endpoint_path.read_text())
+    assert not set(second["pids"].values()) & set(first["pids"].values())
+
+    assert changes(node.play("stop")) > 0
+    assert changes(node.play("stop")) == 0
+    assert not any(daemons.listening_inodes(port) for port in node.ports.values())
+
+
+def test_mysql_that_dies_at_its_start_is_reported_with_its_log(node: Node) -> None:
+    assert changes(node.play("reset", system="mysql")) >= 0
+    system_tablespace = node.root / "mysql" / "data" / "ibdata1"
+    system_tablespace.parent.mkdir()
+    system_tablespace.write_bytes(b"not a tablespace")
+    message = said(node.play("deploy", system="mysql"))
+    assert "mysqld ended with status 1 after" in message
+    assert f"Log: {node.root}/mysql/mysqld.log; its end:" in message
+    assert "[ERROR]" in message.partition("its end:")[2]
+    assert changes(node.play("reset", system="mysql")) > 0
+
+
+def test_a_port_in_use_is_reported_with_its_holder(node: Node) -> None:
+    port = node.ports["mysql_port"]
+    with socket.create_server(("127.0.0.1", port)):
+        message = said(node.play("deploy", system="mysql"))
+    assert f"port {port} is in use by process {os.getpid()}" in message
+
+
+def test_impossible_sizes_are_refused_by_value(node: Node) -> None:
+    message = said(node.play("deploy", system="mysql", mysql_buffer_pool_bytes=5242879))
+    assert "mysql_buffer_pool_bytes is 5242879 (at least 5242880" in message
+    message = said(node.play("deploy", memcached_bytes=1048575))
+    assert "memcached_bytes is 1048575" in message
+
+
+def test_an_unknown_system_is_refused_before_anything_starts(node: Node) -> None:
+    message = said(node.play("deploy", system="oracle"))
+    assert 'unknown system "oracle": one of mysql, mysql-memcached, anticache-lru' in message
+    assert "no deployment given" in said(node.play("deploy"))
+
+
+def test_the_engine_is_configured_as_the_contract_says(node: Node) -> None:
+    message = said(node.play("deploy", "-e", "anticached_binary=/nonexistent/anticached", system="anticache-alru"))
+    assert "anticached: cannot run /nonexistent/anticached: No such file" in message
+    assert json.loads((node.root / "anticache" / "anticached.json").read_text()) == {
+        "schema": str(ROOT / "workloads" / "schemas" / "ycsb.sql"),
+        "data_dir": str(node.root / "anticache" / "data"),
+        "listen": f"127.0.0.1:{node.ports['anticached_port']}",
+        "partitions": 1,
+        "cpus": [0],
+        "memory_budget_bytes": 15000000,
+        "anticaching": "alru",
+        "lru_sample_rate": 0.01,
+        "eviction_block_bytes": 65536,
+        "merge": "tuple",
+        "hole_threshold": 0.5,
+        "log": "sync",
+        "log_segment_bytes": 67108864,
+        "seed": 1,
+    }
+
+
+def test_a_system_without_data_on_disk_keeps_no_data_set(node: Node) -> None:
+    assert "anticache-lru keeps no data set" in said(node.play("keep", system="anticache-lru"))

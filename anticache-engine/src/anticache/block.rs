@@ -1,0 +1,375 @@
+//! The format of a block: a fixed-size unit of evicted tuples of one table (paper §3.1).
+//!
+//! All numbers are little-endian.
+//!
+//! ```text
+//! header, 64 bytes                          then for every tuple
+//!  0  magic "ACB1"        4                  0  length of the row       4
+//!  4  format version      2                  4  checksum                4
+//!  6  table id            2                  8  row, as in memory, without the tuple header
+//!  8  block id            4
+//! 12  number of tuples    4
+//! 16  created, µs of 1970 8
+//! 24  bytes used          4
+//! 28  partition           4
+//! 32  zero               28
+//! 60  checksum of 0..60   4
+//! ```
+//!
+//! A tuple's checksum covers block id, creation time, offset, length and row, so that a stale or misplaced block, or a wrong offset, is
+//! noticed for each tuple alone: tuple-merge verifies only what it takes, and a later reader may fetch only the sectors it needs.
+
+use crate::catalog::TableId;
+use crate::error::BlockError;
+use crate::io::AlignedBuf;
+
+/// Bytes of a block's header.
+pub const BLOCK_HEADER_BYTES: usize = 64;
+/// Bytes before each row in a block.
+pub const TUPLE_PREFIX_BYTES: usize = 8;
+
+const MAGIC: [u8; 4] = *b"ACB1";
+const VERSION: u16 = 1;
+
+/// What identifies a block; kept in memory by the Block Table and compared with the header at every read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockIdentity {
+    /// Partition that wrote it.
+    pub partition: u32,
+    /// Its id.
+    pub block_id: u32,
+    /// The table that its tuples belong to.
+    pub table: TableId,
+    /// When it was made, in microseconds since 1970; distinguishes the users of a reused id.
+    pub created_us: u64,
+}
+
+impl BlockIdentity {
+    fn tuple_checksum(&self, offset: u32, row: &[u8]) -> u32 {
+        let mut head = [0u8; 20];
+        head[0..4].copy_from_slice(&self.block_id.to_le_bytes());
+        head[4..12].copy_from_slice(&self.created_us.to_le_bytes());
+        head[12..16].copy_from_slice(&offset.to_le_bytes());
+        head[16..20].copy_from_slice(&(row.len() as u32).to_le_bytes());
+        crc32c::crc32c_append(crc32c::crc32c(&head), row)
+    }
+}
+
+/// Fills a block.
+pub struct BlockBuilder {
+    identity: BlockIdentity,
+    buffer: AlignedBuf,
+    used: usize,
+    tuples: u32,
+}
+
+impl BlockBuilder {
+    /// Starts a block in `buffer`, whose length is the block size.
+    pub fn new(identity: BlockIdentity, buffer: AlignedBuf) -> Self {
+        Self {
+            identity,
+            buffer,
+            used: BLOCK_HEADER_BYTES,
+            tuples: 0,
+        }
+    }
+
+    /// Rows of `row_bytes` that fit in a block of `block_bytes`.
+    pub fn capacity(block_bytes: usize, row_bytes: usize) -> usize {
+        block_bytes.saturating_sub(BLOCK_HEADER_BYTES) / (TUPLE_PREFIX_BYTES + row_bytes)
+    }
+
+    /// Appends a row and returns its offset in the block; `None` when the block is full.
+    pub fn push(&mut self, row: &[u8]) -> Option<u32> {
+        let end = self.used + TUPLE_PREFIX_BYTES + row.len();
+        if end > self.buffer.len() {
+            return None;
+        }
+        let offset = self.used as u32;
+        let slot = &mut self.buffer[self.used..end];
+        slot[0..4].copy_from_slice(&(row.len() as u32).to_le_bytes());
+        slot[4..8].copy_from_slice(&self.identity.tuple_checksum(offset, row).to_le_bytes());
+        slot[8..].copy_from_slice(row);
+        self.used = end;
+        self.tuples += 1;
+        Some(offset)
+    }
+
+    /// Tuples so far.
+    pub fn tuples(&self) -> u32 {
+        self.tuples
+    }
+
+    /// Writes the header and gives the block.
+    pub fn finish(mut self) -> AlignedBuf {
+        self.buffer[self.used..].fill(0);
+        let header = &mut self.buffer[..BLOCK_HEADER_BYTES];
+        header.fill(0);
+        header[0..4].copy_from_slice(&MAGIC);
+        header[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        header[6..8].copy_from_slice(&self.identity.table.to_le_bytes());
+        header[8..12].copy_from_slice(&self.identity.block_id.to_le_bytes());
+        header[12..16].copy_from_slice(&self.tuples.to_le_bytes());
+        header[16..24].copy_from_slice(&self.identity.created_us.to_le_bytes());
+        header[24..28].copy_from_slice(&(self.used as u32).to_le_bytes());
+        header[28..32].copy_from_slice(&self.identity.partition.to_le_bytes());
+        let checksum = crc32c::crc32c(&header[..60]);
+        header[60..64].copy_from_slice(&checksum.to_le_bytes());
+        self.buffer
+    }
+
+    /// Gives the buffer back unused.
+    pub fn into_buffer(self) -> AlignedBuf {
+        self.buffer
+    }
+}
+
+/// A block that was read and whose header is that of the wanted block.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockView<'block> {
+    identity: BlockIdentity,
+    bytes: &'block [u8],
+    used: usize,
+    tuples: u32,
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut number = [0; 4];
+    number.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(number)
+}
+
+impl<'block> BlockView<'block> {
+    /// Checks the header against `identity`.
+    ///
+    /// # Errors
+    /// [`BlockError::Header`] or [`BlockError::HeaderChecksum`].
+    pub fn open(identity: BlockIdentity, bytes: &'block [u8]) -> Result<Self, BlockError> {
+        let block_id = identity.block_id;
+        let wrong = |found: String, expected: String| BlockError::Header {
+            block_id,
+            found,
+            expected,
+        };
+        if bytes.len() < BLOCK_HEADER_BYTES {
+            return Err(wrong(
+                format!("{} bytes", bytes.len()),
+                format!("at least {BLOCK_HEADER_BYTES} bytes"),
+            ));
+        }
+        let expected = crc32c::crc32c(&bytes[..60]);
+        let found = u32_at(bytes, 60);
+        if found != expected {
+            return Err(BlockError::HeaderChecksum {
+                block_id,
+                found,
+                expected,
+            });
+        }
+        if bytes[0..4] != MAGIC || bytes[4..6] != VERSION.to_le_bytes() {
+            return Err(wrong(
+                format!("magic and version {:02x?}", &bytes[0..6]),
+                format!("{MAGIC:02x?} and {VERSION}"),
+            ));
+        }
+        let mut created = [0; 8];
+        created.copy_from_slice(&bytes[16..24]);
+        let stored = BlockIdentity {
+            partition: u32_at(bytes, 28),
+            block_id: u32_at(bytes, 8),
+            table: u16::from_le_bytes([bytes[6], bytes[7]]),
+            created_us: u64::from_le_bytes(created),
+        };
+        if stored != identity {
+            return Err(wrong(format!("{stored:?}"), format!("{identity:?}")));
+        }
+        let used = u32_at(bytes, 24) as usize;
+        if !(BLOCK_HEADER_BYTES..=bytes.len()).contains(&used) {
+            return Err(wrong(
+                format!("{used} bytes used"),
+                format!("at most {}", bytes.len()),
+            ));
+        }
+        Ok(Self {
+            identity,
+            bytes,
+            used,
+            tuples: u32_at(bytes, 12),
+        })
+    }
+
+    /// Tuples that were put into the block, holes included.
+    pub fn tuples(&self) -> u32 {
+        self.tuples
+    }
+
+    /// The row of `row_bytes` at `offset`, verified.
+    ///
+    /// # Errors
+    /// [`BlockError::TupleBounds`] or [`BlockError::TupleChecksum`].
+    pub fn row(&self, offset: u32, row_bytes: usize) -> Result<&'block [u8], BlockError> {
+        let block_id = self.identity.block_id;
+        let start = offset as usize + TUPLE_PREFIX_BYTES;
+        if start > self.used || (offset as usize) < BLOCK_HEADER_BYTES {
+            return Err(BlockError::TupleBounds {
+                block_id,
+                offset,
+                length: 0,
+            });
+        }
+        let length = u32_at(self.bytes, offset as usize);
+        let end = start
+            .checked_add(length as usize)
+            .filter(|&end| end <= self.used && length as usize == row_bytes);
+        let Some(end) = end else {
+            return Err(BlockError::TupleBounds {
+                block_id,
+                offset,
+                length,
+            });
+        };
+        let row = &self.bytes[start..end];
+        let expected = self.identity.tuple_checksum(offset, row);
+        let found = u32_at(self.bytes, offset as usize + 4);
+        if found != expected {
+            return Err(BlockError::TupleChecksum {
+                block_id,
+                offset,
+                found,
+                expected,
+            });
+        }
+        Ok(row)
+    }
+
+    /// All rows, each of `row_bytes`, with their offsets, holes included; stops after the first error.
+    pub fn rows(
+        &self,
+        row_bytes: usize,
+    ) -> impl Iterator<Item = Result<(u32, &'block [u8]), BlockError>> + use<'block> {
+        let view = *self;
+        let mut at = Some(BLOCK_HEADER_BYTES as u32);
+        std::iter::from_fn(move || {
+            let offset = at.filter(|&offset| (offset as usize) < view.used)?;
+            match view.row(offset, row_bytes) {
+                Ok(row) => {
+                    at = Some(offset + (TUPLE_PREFIX_BYTES + row.len()) as u32);
+                    Some(Ok((offset, row)))
+                }
+                Err(error) => {
+                    at = None;
+                    Some(Err(error))
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::io::aligned_buf;
+
+    const IDENTITY: BlockIdentity = BlockIdentity {
+        partition: 3,
+        block_id: 17,
+        table: 2,
+        created_us: 1_234_567,
+    };
+
+    fn build(rows: &[Vec<u8>]) -> (AlignedBuf, Vec<u32>) {
+        let mut builder = BlockBuilder::new(IDENTITY, aligned_buf(8192));
+        let offsets = rows.iter().map_while(|row| builder.push(row)).collect();
+        (builder.finish(), offsets)
+    }
+
+    /// Rows of one length, as in a table.
+    fn rows(
+        bytes: std::ops::Range<usize>,
+        count: std::ops::Range<usize>,
+    ) -> impl Strategy<Value = Vec<Vec<u8>>> {
+        bytes.prop_flat_map(move |bytes| {
+            prop::collection::vec(prop::collection::vec(any::<u8>(), bytes), count.clone())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out(rows in rows(0..300, 0..60)) {
+            let (block, offsets) = build(&rows);
+            let view = BlockView::open(IDENTITY, &block).unwrap();
+            prop_assert_eq!(view.tuples() as usize, offsets.len());
+            for (offset, row) in offsets.iter().zip(&rows) {
+                prop_assert_eq!(view.row(*offset, row.len()).unwrap(), row.as_slice());
+            }
+            let all: Result<Vec<_>, _> = view.rows(rows.first().map_or(0, Vec::len)).collect();
+            prop_assert_eq!(all.unwrap().len(), offsets.len());
+        }
+
+        #[test]
+        fn one_flipped_bit_never_gives_wrong_data(
+            rows in rows(1..200, 1..30),
+            position in any::<prop::sample::Index>(),
+            bit in 0..8u8,
+        ) {
+            let (block, offsets) = build(&rows);
+            let mut damaged = block.clone();
+            damaged[position.index(block.len())] ^= 1 << bit;
+            if let Ok(view) = BlockView::open(IDENTITY, &damaged) {
+                for (offset, row) in offsets.iter().zip(&rows) {
+                    if let Ok(read) = view.row(*offset, row.len()) {
+                        prop_assert_eq!(read, row.as_slice());
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_an_error_not_a_crash(bytes in prop::collection::vec(any::<u8>(), 0..300), offset in any::<u32>()) {
+            prop_assert!(BlockView::open(IDENTITY, &bytes).is_err());
+            let row_bytes = bytes.len();
+            let (block, _) = build(&[bytes]);
+            let _ = BlockView::open(IDENTITY, &block).unwrap().row(offset, row_bytes);
+        }
+    }
+
+    #[test]
+    fn a_block_of_another_life_is_refused() {
+        let (block, offsets) = build(&[b"row".to_vec()]);
+        for other in [
+            BlockIdentity {
+                block_id: 18,
+                ..IDENTITY
+            },
+            BlockIdentity {
+                created_us: 1,
+                ..IDENTITY
+            },
+            BlockIdentity {
+                table: 3,
+                ..IDENTITY
+            },
+            BlockIdentity {
+                partition: 0,
+                ..IDENTITY
+            },
+        ] {
+            let error = BlockView::open(other, &block).unwrap_err();
+            assert!(matches!(error, BlockError::Header { .. }), "{error}");
+        }
+        assert_eq!(offsets, [BLOCK_HEADER_BYTES as u32]);
+    }
+
+    #[test]
+    fn a_full_block_refuses_another_row() {
+        let capacity = BlockBuilder::capacity(8192, 100);
+        let mut builder = BlockBuilder::new(IDENTITY, aligned_buf(8192));
+        for _ in 0..capacity {
+            assert!(builder.push(&[1; 100]).is_some());
+        }
+        assert!(builder.push(&[1; 100]).is_none());
+        assert_eq!(builder.tuples() as usize, capacity);
+    }
+}

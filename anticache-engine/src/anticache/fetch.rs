@@ -1,0 +1,328 @@
+//! Fetch and merge (paper §3.4): bringing evicted tuples back without blocking the partition.
+//!
+//! 1. a pre-pass asks for tuples; those of one block share one fetch, also with other transactions;
+//! 2. the block is read into a staging buffer, or taken from the buffer in which it still waits to be written; many reads are in flight;
+//! 3. its header is checked, and room made for the tuples that will be merged;
+//! 4. tuple-merge brings back the wanted tuples and leaves stale entries (holes); block-merge, and tuple-merge at a block whose holes have
+//!    passed the threshold (lazy compaction), bring back every live tuple, the unwanted ones at the cold end, and delete the block;
+//! 5. transactions whose last block this was become ready.
+
+use std::time::Instant;
+
+use super::Fetch;
+use super::block::BlockView;
+use super::block_table::{BlockState, Place};
+use super::evicted_table::EvictedId;
+use crate::catalog::TableId;
+use crate::config::Merge;
+use crate::error::BlockError;
+use crate::io::ring::Completion;
+use crate::partition::{IoTag, Partition, WaitingId};
+use crate::stats::Counters;
+use crate::storage::hash_index::hash_key;
+use crate::storage::table::{Found, MemoryMeter, Table};
+
+/// What became of an attempt to merge.
+enum Merged {
+    Yes,
+    /// Not before something else left memory.
+    NoRoom,
+}
+
+impl Partition {
+    /// Step 1.
+    pub(crate) fn request_fetches(&mut self, waiter: WaitingId, wanted: &[(TableId, EvictedId)]) {
+        let Some(anticache) = &mut self.anticache else {
+            return;
+        };
+        let mut pending = 0;
+        for &(table, evicted_id) in wanted {
+            let block_id = self.tables[usize::from(table)]
+                .evicted()
+                .location(evicted_id)
+                .block_id;
+            let fetch = anticache.fetches.entry(block_id).or_insert_with(|| {
+                anticache.queue.push_back(block_id);
+                Fetch {
+                    table,
+                    wanted: Vec::new(),
+                    waiters: Vec::new(),
+                }
+            });
+            if !fetch.wanted.contains(&evicted_id) {
+                fetch.wanted.push(evicted_id);
+            }
+            if fetch.waiters.last() != Some(&waiter) && !fetch.waiters.contains(&waiter) {
+                fetch.waiters.push(waiter);
+                pending += 1;
+            }
+        }
+        if let Some(waiting) = &mut self.waiting[waiter] {
+            waiting.blocks_pending = pending;
+        }
+    }
+
+    /// Step 2: starts as many reads as there are buffers.
+    pub(crate) fn start_fetches(&mut self) {
+        loop {
+            let Some(anticache) = &mut self.anticache else {
+                return;
+            };
+            let Some(&block_id) = anticache.queue.front() else {
+                return;
+            };
+            match anticache.blocks.get(block_id).place {
+                Place::Writing { .. } => {
+                    if let Merged::NoRoom = self.merge_from_write_buffer(block_id) {
+                        return;
+                    }
+                }
+                Place::WriteFailed => {
+                    let problem =
+                        "its write had failed; a restart will recover it from the log".to_owned();
+                    self.fetch_failed(block_id, &BlockError::Read { block_id, problem });
+                }
+                Place::Stored => {
+                    if anticache.buffers.available() <= anticache.reserved_for_eviction
+                        || !self.ring.has_room()
+                    {
+                        return;
+                    }
+                    let Some(buffer) = anticache.buffers.take() else {
+                        return;
+                    };
+                    let offset = anticache.blocks.file_offset(block_id);
+                    self.ring.read(
+                        anticache.blocks.file(),
+                        offset,
+                        buffer,
+                        IoTag::Fetch(block_id).pack(),
+                    );
+                    self.counters.fetched_blocks += 1;
+                }
+            }
+            if let Some(anticache) = &mut self.anticache {
+                anticache.queue.pop_front();
+            }
+        }
+    }
+
+    fn merge_from_write_buffer(&mut self, block_id: u32) -> Merged {
+        // The block may leave its buffer while room is made for its tuples, so the place is looked up afterwards.
+        if !self.make_room_for(block_id) {
+            return Merged::NoRoom;
+        }
+        let Some(anticache) = &mut self.anticache else {
+            return Merged::Yes;
+        };
+        let Place::Writing { operation, index } = anticache.blocks.get(block_id).place else {
+            return Merged::NoRoom;
+        };
+        let Some(fetch) = anticache.fetches.remove(&block_id) else {
+            return Merged::Yes;
+        };
+        self.counters.fetched_from_buffer += 1;
+        let state = *anticache.blocks.get(block_id);
+        let whole = merges_whole(anticache.merge, anticache.hole_threshold, &state);
+        let bytes = &self.ring.buffers(operation)[index];
+        let table = &mut self.tables[usize::from(fetch.table)];
+        let result = merge(
+            table,
+            &mut self.meter,
+            &mut self.counters,
+            &state,
+            bytes,
+            &fetch.wanted,
+            whole,
+        );
+        self.end_fetch(block_id, fetch, whole, result);
+        Merged::Yes
+    }
+
+    /// A read ended.
+    pub(crate) fn block_read(&mut self, block_id: u32, mut completion: Completion) {
+        let buffer = completion.buffers.pop();
+        let Some(anticache) = &mut self.anticache else {
+            return;
+        };
+        match (completion.result, buffer) {
+            (Ok(()), Some(buffer)) => anticache.backlog.push_back((block_id, buffer)),
+            (result, buffer) => {
+                if let Some(buffer) = buffer {
+                    anticache.buffers.give_back(buffer);
+                }
+                let problem = result
+                    .err()
+                    .map_or_else(|| "no buffer".to_owned(), |error| error.to_string());
+                self.fetch_failed(block_id, &BlockError::Read { block_id, problem });
+            }
+        }
+    }
+
+    /// Steps 3 to 5 for the blocks that were read.
+    pub(crate) fn retry_merges(&mut self) {
+        loop {
+            let Some(anticache) = &mut self.anticache else {
+                return;
+            };
+            let Some(&(block_id, _)) = anticache.backlog.front() else {
+                return;
+            };
+            if !self.make_room_for(block_id) {
+                return;
+            }
+            let Some(anticache) = &mut self.anticache else {
+                return;
+            };
+            let Some((block_id, buffer)) = anticache.backlog.pop_front() else {
+                return;
+            };
+            let Some(fetch) = anticache.fetches.remove(&block_id) else {
+                anticache.buffers.give_back(buffer);
+                continue;
+            };
+            let state = *anticache.blocks.get(block_id);
+            let whole = merges_whole(anticache.merge, anticache.hole_threshold, &state);
+            let table = &mut self.tables[usize::from(fetch.table)];
+            let result = merge(
+                table,
+                &mut self.meter,
+                &mut self.counters,
+                &state,
+                &buffer,
+                &fetch.wanted,
+                whole,
+            );
+            anticache.buffers.give_back(buffer);
+            self.end_fetch(block_id, fetch, whole, result);
+        }
+    }
+
+    fn make_room_for(&mut self, block_id: u32) -> bool {
+        let Some(anticache) = &self.anticache else {
+            return true;
+        };
+        let Some(fetch) = anticache.fetches.get(&block_id) else {
+            return true;
+        };
+        let state = anticache.blocks.get(block_id);
+        let whole = merges_whole(anticache.merge, anticache.hole_threshold, state);
+        let count = if whole {
+            u64::from(state.tuples - state.holes)
+        } else {
+            fetch.wanted.len() as u64
+        };
+        let table = usize::from(fetch.table);
+        self.make_room(table, count)
+    }
+
+    /// Step 5, and the block's holes.
+    fn end_fetch(
+        &mut self,
+        block_id: u32,
+        fetch: Fetch,
+        whole: bool,
+        result: Result<u32, BlockError>,
+    ) {
+        if let Err(error) = &result {
+            self.counters.block_errors += 1;
+            self.release_waiters(fetch.waiters, Some(error));
+            return;
+        }
+        if let (Some(anticache), Ok(merged)) = (&mut self.anticache, result) {
+            let state = anticache.blocks.get_mut(block_id);
+            state.holes += merged;
+            self.counters.compactions += u64::from(whole && anticache.merge == Merge::Tuple);
+            if state.holes >= state.tuples {
+                anticache.blocks.remove(block_id);
+            }
+        }
+        self.release_waiters(fetch.waiters, None);
+    }
+
+    fn fetch_failed(&mut self, block_id: u32, error: &BlockError) {
+        self.counters.block_errors += 1;
+        let fetch = self
+            .anticache
+            .as_mut()
+            .and_then(|anticache| anticache.fetches.remove(&block_id));
+        if let Some(fetch) = fetch {
+            self.release_waiters(fetch.waiters, Some(error));
+        }
+    }
+
+    fn release_waiters(&mut self, waiters: Vec<WaitingId>, error: Option<&BlockError>) {
+        for id in waiters {
+            let Some(waiting) = &mut self.waiting[id] else {
+                continue;
+            };
+            if let Some(error) = error {
+                waiting.problem.get_or_insert_with(|| error.to_string());
+            }
+            waiting.blocks_pending -= 1;
+            if waiting.blocks_pending == 0 {
+                self.ready.push_back(id);
+            }
+        }
+    }
+}
+
+/// Whether a fetch merges every tuple: block-merge always; tuple-merge when the holes found have passed the threshold.
+fn merges_whole(merge: Merge, hole_threshold: f64, state: &BlockState) -> bool {
+    match merge {
+        Merge::Block => true,
+        Merge::Tuple => f64::from(state.holes) > hole_threshold * f64::from(state.tuples),
+    }
+}
+
+/// Steps 3 and 4; returns how many tuples were merged. Room has been made for them.
+fn merge(
+    table: &mut Table,
+    meter: &mut MemoryMeter,
+    counters: &mut Counters,
+    state: &BlockState,
+    bytes: &[u8],
+    wanted: &[EvictedId],
+    whole: bool,
+) -> Result<u32, BlockError> {
+    let started = Instant::now();
+    let view = BlockView::open(state.identity, bytes)?;
+    let row_bytes = table.def().row_bytes;
+    let mut merged = 0;
+    if whole {
+        // Checked before anything is merged, so that a damaged block changes nothing.
+        let rows: Vec<(u32, &[u8])> = view.rows(row_bytes).collect::<Result<_, _>>()?;
+        // Backwards, because each goes to the cold end: the coldest tuple of the block is put there last.
+        for (offset, row) in rows.into_iter().rev() {
+            let key = table.def().key(row);
+            let Some(Found::Evicted(id)) = table.find(hash_key(key), key) else {
+                continue;
+            };
+            let location = table.evicted().location(id);
+            if (location.block_id, location.offset) != (state.identity.block_id, offset) {
+                continue;
+            }
+            let hot = wanted.contains(&id);
+            if table.unevict(id, row, hot, meter).is_ok() {
+                merged += 1;
+                counters.merged_wanted += u64::from(hot);
+            }
+        }
+    } else {
+        let rows: Vec<&[u8]> = wanted
+            .iter()
+            .map(|&id| view.row(table.evicted().location(id).offset, row_bytes))
+            .collect::<Result<_, _>>()?;
+        for (&id, row) in wanted.iter().zip(rows) {
+            if table.unevict(id, row, true, meter).is_ok() {
+                merged += 1;
+                counters.merged_wanted += 1;
+            }
+        }
+    }
+    counters.merged_tuples += u64::from(merged);
+    let elapsed_us = started.elapsed().as_micros() as u64;
+    counters.merge_us += elapsed_us;
+    counters.merge_us_max = counters.merge_us_max.max(elapsed_us);
+    Ok(merged)
+}

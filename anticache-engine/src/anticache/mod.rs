@@ -1,0 +1,130 @@
+//! Anti-caching (paper §3): what is cold goes to disk in blocks, and comes back when a transaction asks for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+
+use crate::catalog::TableId;
+use crate::config::{Config, Merge};
+use crate::error::StartError;
+use crate::io::{AlignedBuf, aligned_buf};
+use crate::partition::WaitingId;
+
+pub mod block;
+pub mod block_table;
+pub mod chain;
+pub mod evicted_table;
+pub mod eviction;
+pub mod fetch;
+
+use block_table::BlockTable;
+use evicted_table::EvictedId;
+
+/// Buffers of one block each, for evictions and fetches together. They are counted against the memory budget from the start and taken from
+/// the kernel when first used.
+#[derive(Debug)]
+pub(crate) struct BufferPool {
+    free: Vec<AlignedBuf>,
+    not_made: usize,
+    total: usize,
+    block_bytes: usize,
+}
+
+impl BufferPool {
+    fn new(total: usize, block_bytes: usize) -> Self {
+        Self {
+            free: Vec::new(),
+            not_made: total,
+            total,
+            block_bytes,
+        }
+    }
+
+    fn available(&self) -> usize {
+        self.free.len() + self.not_made
+    }
+
+    fn take(&mut self) -> Option<AlignedBuf> {
+        if let Some(buffer) = self.free.pop() {
+            return Some(buffer);
+        }
+        self.not_made = self.not_made.checked_sub(1)?;
+        Some(aligned_buf(self.block_bytes))
+    }
+
+    fn give_back(&mut self, buffer: AlignedBuf) {
+        debug_assert_eq!(buffer.len(), self.block_bytes);
+        self.free.push(buffer);
+    }
+}
+
+/// A block on its way from disk, with everything that waits for it.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    pub(crate) table: TableId,
+    pub(crate) wanted: Vec<EvictedId>,
+    pub(crate) waiters: Vec<WaitingId>,
+}
+
+/// The anti-cache of one partition.
+pub(crate) struct AntiCache {
+    partition: u32,
+    pub(crate) blocks: BlockTable,
+    buffers: BufferPool,
+    /// Buffers that fetches leave to evictions, which must never wait for fetches: a fetch needs room, and only evictions make room.
+    reserved_for_eviction: usize,
+    blocks_per_eviction: usize,
+    merge: Merge,
+    hole_threshold: f64,
+    /// By block id.
+    fetches: HashMap<u32, Fetch>,
+    /// Fetches that wait for a buffer.
+    queue: VecDeque<u32>,
+    /// Blocks that were read and wait for room in memory.
+    backlog: VecDeque<(u32, AlignedBuf)>,
+    /// Ids of the blocks of each write in flight, by its number.
+    writes: HashMap<u32, Vec<u32>>,
+    next_write: u32,
+    last_created_us: u64,
+}
+
+impl AntiCache {
+    pub(crate) fn create(
+        partition: u32,
+        config: &Config,
+        directory: &Path,
+    ) -> Result<Self, StartError> {
+        let path = directory.join(format!("blocks-{partition:04}.db"));
+        let blocks = BlockTable::create(&path, config.eviction_block_bytes).map_err(
+            StartError::system(format!("create the block table {}", path.display())),
+        )?;
+        let blocks_per_eviction = config.blocks_per_eviction();
+        Ok(Self {
+            partition,
+            blocks,
+            buffers: BufferPool::new(config.buffers_per_partition(), config.eviction_block_bytes),
+            reserved_for_eviction: 2 * blocks_per_eviction,
+            blocks_per_eviction,
+            merge: config.merge,
+            hole_threshold: config.hole_threshold,
+            fetches: HashMap::new(),
+            queue: VecDeque::new(),
+            backlog: VecDeque::new(),
+            writes: HashMap::new(),
+            next_write: 0,
+            last_created_us: 0,
+        })
+    }
+
+    pub(crate) fn staging_bytes(&self) -> u64 {
+        (self.buffers.total * self.buffers.block_bytes) as u64
+    }
+
+    /// Creation time of a new block: the clock, but never twice the same.
+    fn created_us(&mut self) -> u64 {
+        let since_1970 = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        self.last_created_us = (since_1970.as_micros() as u64).max(self.last_created_us + 1);
+        self.last_created_us
+    }
+}

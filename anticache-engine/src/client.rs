@@ -1,0 +1,385 @@
+//! The native client: one pipelined TCP connection per partition, used by one thread.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::Deserialize;
+
+use crate::net::frame::{
+    ANY_PARTITION, HELLO_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, REPLY_HEADER_BYTES, STATS_PROCEDURE,
+    Status, write_request,
+};
+use crate::stats::add_up;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const READ_BUFFER_BYTES: usize = 256 << 10;
+/// Longest reply that is believed.
+const MAX_REPLY_BYTES: usize = 256 << 20;
+
+/// What can go wrong with a connection; it cannot be used afterwards.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No connection.
+    #[error("connect to the engine at {address}: {source}")]
+    Connect {
+        /// The server's address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("connection to the engine at {address} broke: {source}")]
+    Broken {
+        /// The server's address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The server refused the connection or sent what it should not.
+    #[error("engine at {address}: {problem}")]
+    Protocol {
+        /// The server's address.
+        address: SocketAddr,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A call was not committed.
+    #[error("{0}")]
+    NotCommitted(String),
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reply<'reply> {
+    /// Committed, with the procedure's reply.
+    Committed(&'reply [u8]),
+    /// Aborted by the procedure, with its reason.
+    Aborted(&'reply str),
+    /// The server could not serve it (I/O error, memory), with the reason.
+    Failed(&'reply str),
+}
+
+#[derive(Deserialize)]
+struct Welcome {
+    error: Option<String>,
+    partitions: Option<u32>,
+    procedures: Option<Vec<String>>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    filled: usize,
+    outstanding: usize,
+}
+
+/// A client of all partitions of one server.
+pub struct Client {
+    address: SocketAddr,
+    connections: Vec<Connection>,
+    procedures: HashMap<String, u16>,
+}
+
+impl Client {
+    /// Connects to every partition.
+    ///
+    /// # Errors
+    /// When the server is not there, or speaks another version.
+    pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
+        let (_, welcome) = greet(address, ANY_PARTITION)?;
+        let missing = || ClientError::Protocol {
+            address,
+            problem: "its welcome is incomplete".to_owned(),
+        };
+        let partitions = welcome.partitions.ok_or_else(missing)?;
+        let names = welcome.procedures.ok_or_else(missing)?;
+        let mut connections = Vec::new();
+        for partition in 0..partitions {
+            let partition = u16::try_from(partition).map_err(|_| missing())?;
+            let (stream, _) = greet(address, partition)?;
+            let incoming = vec![0; READ_BUFFER_BYTES];
+            connections.push(Connection {
+                stream,
+                outgoing: Vec::new(),
+                incoming,
+                filled: 0,
+                outstanding: 0,
+            });
+        }
+        let procedures = names.into_iter().zip(0..).collect();
+        Ok(Self {
+            address,
+            connections,
+            procedures,
+        })
+    }
+
+    /// Number of partitions.
+    pub fn partitions(&self) -> u32 {
+        self.connections.len() as u32
+    }
+
+    /// The partition that owns a key: the partitioning column's value modulo the number of partitions.
+    #[inline]
+    pub fn partition_of(&self, key: i64) -> u32 {
+        key.rem_euclid(self.connections.len() as i64) as u32
+    }
+
+    /// Number of a procedure.
+    ///
+    /// # Errors
+    /// When the server does not have it.
+    pub fn procedure(&self, name: &str) -> Result<u16, ClientError> {
+        self.procedures
+            .get(name)
+            .copied()
+            .ok_or_else(|| ClientError::Protocol {
+                address: self.address,
+                problem: format!("it has no procedure `{name}`"),
+            })
+    }
+
+    /// Requests not answered yet.
+    pub fn outstanding(&self) -> usize {
+        self.connections
+            .iter()
+            .map(|connection| connection.outstanding)
+            .sum()
+    }
+
+    /// Bounds how long [`Client::wait`] may stay without an answer; afterwards it fails.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ClientError> {
+        let address = self.address;
+        for connection in &self.connections {
+            let set = connection
+                .stream
+                .set_read_timeout(timeout)
+                .and_then(|()| connection.stream.set_write_timeout(timeout));
+            set.map_err(|source| ClientError::Broken { address, source })?;
+        }
+        Ok(())
+    }
+
+    /// Adds a request; it is sent by the next [`Client::wait`].
+    ///
+    /// # Panics
+    /// If the partition does not exist.
+    #[inline]
+    pub fn submit(&mut self, token: u64, partition: u32, procedure: u16, params: &[u8]) {
+        let connection = &mut self.connections[partition as usize];
+        write_request(&mut connection.outgoing, token, procedure, params);
+        connection.outstanding += 1;
+    }
+
+    /// Sends what was submitted, waits for at least one reply, and delivers all that arrived; returns their number, 0 when nothing is
+    /// outstanding.
+    ///
+    /// # Errors
+    /// When a connection broke; replies that were delivered before count.
+    pub fn wait(&mut self, on_reply: &mut dyn FnMut(u64, Reply<'_>)) -> Result<usize, ClientError> {
+        let address = self.address;
+        let broken = |source| ClientError::Broken { address, source };
+        for connection in &mut self.connections {
+            if !connection.outgoing.is_empty() {
+                connection
+                    .stream
+                    .write_all(&connection.outgoing)
+                    .map_err(broken)?;
+                connection.outgoing.clear();
+            }
+        }
+        let mut delivered = 0;
+        while delivered == 0 && self.outstanding() > 0 {
+            for number in self.readable().map_err(broken)? {
+                delivered += self.connections[number].receive(address, on_reply)?;
+            }
+        }
+        Ok(delivered)
+    }
+
+    /// The connections with something to read; waits for it. With one partition there is nothing to choose, so nothing is asked.
+    fn readable(&self) -> io::Result<Vec<usize>> {
+        let waiting: Vec<usize> = (0..self.connections.len())
+            .filter(|&n| self.connections[n].outstanding > 0)
+            .collect();
+        if waiting.len() <= 1 {
+            return Ok(waiting);
+        }
+        let mut fds: Vec<_> = waiting
+            .iter()
+            .map(|&n| PollFd::new(&self.connections[n].stream, PollFlags::IN))
+            .collect();
+        while let Err(error) = poll(&mut fds, None) {
+            if error != rustix::io::Errno::INTR {
+                return Err(error.into());
+            }
+        }
+        Ok(waiting
+            .into_iter()
+            .zip(&fds)
+            .filter(|(_, fd)| !fd.revents().is_empty())
+            .map(|(n, _)| n)
+            .collect())
+    }
+
+    /// Runs one procedure and waits for it.
+    ///
+    /// # Errors
+    /// [`ClientError::NotCommitted`] with the reason, or a broken connection.
+    ///
+    /// # Panics
+    /// If requests are outstanding: their replies would have nowhere to go.
+    pub fn call(
+        &mut self,
+        partition: u32,
+        procedure: u16,
+        params: &[u8],
+    ) -> Result<Vec<u8>, ClientError> {
+        assert_eq!(self.outstanding(), 0, "call while requests are outstanding");
+        self.submit(0, partition, procedure, params);
+        let mut outcome = Err(ClientError::NotCommitted("no reply".to_owned()));
+        self.wait(&mut |_, reply| {
+            outcome = match reply {
+                Reply::Committed(payload) => Ok(payload.to_vec()),
+                Reply::Aborted(reason) => {
+                    Err(ClientError::NotCommitted(format!("aborted: {reason}")))
+                }
+                Reply::Failed(reason) => {
+                    Err(ClientError::NotCommitted(format!("failed: {reason}")))
+                }
+            };
+        })?;
+        outcome
+    }
+
+    /// Counters and gauges, summed over the partitions, and the settings.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub fn stats(&mut self) -> Result<serde_json::Value, ClientError> {
+        let mut sum = serde_json::Map::new();
+        for partition in 0..self.partitions() {
+            let reply = self.call(partition, STATS_PROCEDURE, &[])?;
+            let stats = serde_json::from_slice::<serde_json::Map<_, _>>(&reply);
+            let stats = stats.map_err(|error| ClientError::Protocol {
+                address: self.address,
+                problem: format!("statistics: {error}"),
+            })?;
+            add_up(&mut sum, &stats);
+        }
+        Ok(serde_json::Value::Object(sum))
+    }
+}
+
+/// Connects and exchanges hello and welcome.
+fn greet(address: SocketAddr, partition: u16) -> Result<(TcpStream, Welcome), ClientError> {
+    let connect = |source| ClientError::Connect { address, source };
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(connect)?;
+    stream.set_nodelay(true).map_err(connect)?;
+    stream
+        .set_read_timeout(Some(CONNECT_TIMEOUT))
+        .map_err(connect)?;
+    let mut hello = [0; HELLO_BYTES];
+    hello[..4].copy_from_slice(&HELLO_MAGIC);
+    hello[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    hello[6..8].copy_from_slice(&partition.to_le_bytes());
+    stream.write_all(&hello).map_err(connect)?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).map_err(connect)?;
+    let problem = |problem: String| ClientError::Protocol { address, problem };
+    let length = u32::from_le_bytes(length) as usize;
+    if length > 1 << 20 {
+        return Err(problem(format!(
+            "a welcome of {length} bytes: not an anticached server?"
+        )));
+    }
+    let mut text = vec![0; length];
+    stream.read_exact(&mut text).map_err(connect)?;
+    let welcome: Welcome =
+        serde_json::from_slice(&text).map_err(|error| problem(format!("its welcome: {error}")))?;
+    if let Some(error) = welcome.error {
+        return Err(problem(error));
+    }
+    stream.set_read_timeout(None).map_err(connect)?;
+    Ok((stream, welcome))
+}
+
+impl Connection {
+    /// Reads once and delivers the whole replies received so far.
+    fn receive(
+        &mut self,
+        address: SocketAddr,
+        on_reply: &mut dyn FnMut(u64, Reply<'_>),
+    ) -> Result<usize, ClientError> {
+        let bytes = match self.stream.read(&mut self.incoming[self.filled..]) {
+            Ok(0) => {
+                let source = io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    format!("closed with {} requests outstanding", self.outstanding),
+                );
+                return Err(ClientError::Broken { address, source });
+            }
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(source) => return Err(ClientError::Broken { address, source }),
+        };
+        self.filled += bytes;
+        let (mut at, mut delivered) = (0, 0);
+        while let Some((token, status, payload, end)) = parse_reply(&self.incoming[at..self.filled])
+            .map_err(|problem| ClientError::Protocol { address, problem })?
+        {
+            let text = || std::str::from_utf8(payload).unwrap_or("a reason that is not text");
+            on_reply(
+                token,
+                match status {
+                    Status::Committed => Reply::Committed(payload),
+                    Status::Aborted => Reply::Aborted(text()),
+                    Status::Failed => Reply::Failed(text()),
+                },
+            );
+            at += end;
+            delivered += 1;
+        }
+        self.outstanding -= delivered;
+        self.incoming.copy_within(at..self.filled, 0);
+        self.filled -= at;
+        if self.filled == self.incoming.len() {
+            self.incoming.resize(2 * self.filled, 0);
+        }
+        Ok(delivered)
+    }
+}
+
+type ParsedReply<'input> = (u64, Status, &'input [u8], usize);
+
+/// The first whole reply of `input`, with its length on the wire.
+fn parse_reply(input: &[u8]) -> Result<Option<ParsedReply<'_>>, String> {
+    let Some(length) = input.first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes(*length) as usize;
+    if !(REPLY_HEADER_BYTES - 4..=MAX_REPLY_BYTES).contains(&length) {
+        return Err(format!("a reply of {length} bytes"));
+    }
+    let end = 4 + length;
+    if input.len() < end {
+        return Ok(None);
+    }
+    let mut token = [0; 8];
+    token.copy_from_slice(&input[4..12]);
+    let status =
+        Status::from_wire(input[12]).ok_or_else(|| format!("a reply with status {}", input[12]))?;
+    Ok(Some((
+        u64::from_le_bytes(token),
+        status,
+        &input[REPLY_HEADER_BYTES..end],
+        end,
+    )))
+}

@@ -1,0 +1,351 @@
+//! Configuration of a server, from a JSON file; unknown keys and impossible values are refused before anything starts.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::anticache::block::BlockBuilder;
+use crate::catalog::Catalog;
+use crate::error::StartError;
+use crate::io::DIRECT_IO_ALIGN_BYTES;
+
+/// How the LRU chain is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AntiCaching {
+    /// Every transaction updates the chain (α = 1).
+    Lru,
+    /// A fraction of the transactions does (α = `lru_sample_rate`).
+    Alru,
+    /// No chain, no eviction: a main-memory DBMS (the paper's H-Store baseline).
+    Off,
+}
+
+/// What is merged when a block was fetched (paper §3.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Merge {
+    /// Every tuple of the block.
+    Block,
+    /// The wanted tuples only.
+    Tuple,
+}
+
+/// When a write is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Log {
+    /// When its command-log group is on stable storage.
+    Sync,
+    /// At once; nothing is logged.
+    Off,
+}
+
+/// A server's configuration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// SQL DDL of the tables.
+    pub schema: PathBuf,
+    /// Directory for the Block Table and the command log; must be empty or absent (there is no recovery yet).
+    pub data_dir: PathBuf,
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// Number of partitions, one thread each.
+    #[serde(default = "one")]
+    pub partitions: u32,
+    /// CPUs that the server's threads are bound to, in turn; empty = not bound.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
+    /// Bytes that everything which grows with the data may use, over all partitions.
+    pub memory_budget_bytes: u64,
+    /// LRU chain and eviction.
+    #[serde(default = "alru")]
+    pub anticaching: AntiCaching,
+    /// α for `alru`: the fraction of transactions that update the chain.
+    #[serde(default = "default_sample_rate")]
+    pub lru_sample_rate: f64,
+    /// Size of a block.
+    #[serde(default = "one_mebibyte")]
+    pub eviction_block_bytes: usize,
+    /// Merge strategy.
+    #[serde(default = "tuple_merge")]
+    pub merge: Merge,
+    /// Share of stale entries from which a fetched block is merged whole (tuple-merge's lazy compaction).
+    #[serde(default = "half")]
+    pub hole_threshold: f64,
+    /// Durability of writes.
+    #[serde(default = "sync")]
+    pub log: Log,
+    /// Length of a command-log segment.
+    #[serde(default = "sixty_four_mebibytes")]
+    pub log_segment_bytes: u64,
+    /// Seed of the sampling.
+    #[serde(default = "one_seed")]
+    pub seed: u64,
+}
+
+fn one() -> u32 {
+    1
+}
+fn one_seed() -> u64 {
+    1
+}
+fn alru() -> AntiCaching {
+    AntiCaching::Alru
+}
+fn default_sample_rate() -> f64 {
+    0.01
+}
+fn one_mebibyte() -> usize {
+    1 << 20
+}
+fn tuple_merge() -> Merge {
+    Merge::Tuple
+}
+fn half() -> f64 {
+    0.5
+}
+fn sync() -> Log {
+    Log::Sync
+}
+fn sixty_four_mebibytes() -> u64 {
+    64 << 20
+}
+
+/// Most partitions of one server.
+pub const MAX_PARTITIONS: u32 = 256;
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`StartError`] naming the file and the key.
+    pub fn from_file(path: &Path) -> Result<Self, StartError> {
+        let text = std::fs::read(path).map_err(|source| StartError::ReadConfig {
+            path: path.to_owned(),
+            source,
+        })?;
+        let config: Self =
+            serde_json::from_slice(&text).map_err(|source| StartError::ParseConfig {
+                path: path.to_owned(),
+                source,
+            })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks the values against each other and against what can be served.
+    ///
+    /// # Errors
+    /// [`StartError::Value`].
+    pub fn check(&self) -> Result<(), StartError> {
+        let refuse = |key: &'static str, value: String, allowed: String| {
+            Err(StartError::Value {
+                key,
+                value,
+                allowed,
+            })
+        };
+        if !(1..=MAX_PARTITIONS).contains(&self.partitions) {
+            return refuse(
+                "partitions",
+                self.partitions.to_string(),
+                format!("1 to {MAX_PARTITIONS}"),
+            );
+        }
+        if !(self.lru_sample_rate > 0.0 && self.lru_sample_rate <= 1.0) {
+            return refuse(
+                "lru_sample_rate",
+                self.lru_sample_rate.to_string(),
+                "above 0, at most 1".to_owned(),
+            );
+        }
+        if !(self.hole_threshold > 0.0 && self.hole_threshold <= 1.0) {
+            return refuse(
+                "hole_threshold",
+                self.hole_threshold.to_string(),
+                "above 0, at most 1".to_owned(),
+            );
+        }
+        let blocks = DIRECT_IO_ALIGN_BYTES..=64 << 20;
+        if !blocks.contains(&self.eviction_block_bytes)
+            || !self
+                .eviction_block_bytes
+                .is_multiple_of(DIRECT_IO_ALIGN_BYTES)
+        {
+            let allowed = format!(
+                "a multiple of {DIRECT_IO_ALIGN_BYTES} up to {}",
+                blocks.end()
+            );
+            return refuse(
+                "eviction_block_bytes",
+                self.eviction_block_bytes.to_string(),
+                allowed,
+            );
+        }
+        if self.log_segment_bytes < 1 << 20
+            || !self
+                .log_segment_bytes
+                .is_multiple_of(DIRECT_IO_ALIGN_BYTES as u64)
+        {
+            let allowed = format!(
+                "a multiple of {DIRECT_IO_ALIGN_BYTES}, at least {}",
+                1 << 20
+            );
+            return refuse(
+                "log_segment_bytes",
+                self.log_segment_bytes.to_string(),
+                allowed,
+            );
+        }
+        if self.anticaching != AntiCaching::Off {
+            let least = self.minimum_budget_bytes();
+            if self.memory_budget_bytes < least {
+                let allowed = format!(
+                    "at least {least} for {} partitions and blocks of {} bytes",
+                    self.partitions, self.eviction_block_bytes
+                );
+                return refuse(
+                    "memory_budget_bytes",
+                    self.memory_budget_bytes.to_string(),
+                    allowed,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Least budget with which eviction can work: buffers for a few blocks, and as many blocks of tuples in memory; per partition at least
+    /// a mebibyte, for the first steps of the indexes.
+    pub fn minimum_budget_bytes(&self) -> u64 {
+        let blocks = 4 * MIN_BUFFERS as u64 * self.eviction_block_bytes as u64;
+        u64::from(self.partitions) * blocks.max(1 << 20)
+    }
+
+    /// Checks that a block can hold a row of every table.
+    ///
+    /// # Errors
+    /// [`StartError::Value`].
+    pub fn check_against(&self, catalog: &Catalog) -> Result<(), StartError> {
+        for table in catalog.tables() {
+            if BlockBuilder::capacity(self.eviction_block_bytes, table.row_bytes) == 0 {
+                return Err(StartError::Value {
+                    key: "eviction_block_bytes",
+                    value: self.eviction_block_bytes.to_string(),
+                    allowed: format!(
+                        "enough for a row of table {}, {} bytes",
+                        table.name, table.row_bytes
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Budget of one partition.
+    pub fn partition_budget_bytes(&self) -> u64 {
+        self.memory_budget_bytes / u64::from(self.partitions)
+    }
+
+    /// Block buffers of one partition, for reads and writes together: a sixteenth of the budget, within bounds.
+    pub fn buffers_per_partition(&self) -> usize {
+        let sixteenth = self.partition_budget_bytes() / 16 / self.eviction_block_bytes as u64;
+        usize::try_from(sixteenth)
+            .unwrap_or(MAX_BUFFERS)
+            .clamp(MIN_BUFFERS, MAX_BUFFERS)
+    }
+
+    /// Blocks that one eviction writes: half of the buffers, at most 8.
+    pub fn blocks_per_eviction(&self) -> usize {
+        (self.buffers_per_partition() / 4).clamp(1, 8)
+    }
+
+    /// The α in force.
+    pub fn alpha(&self) -> f64 {
+        match self.anticaching {
+            AntiCaching::Lru => 1.0,
+            AntiCaching::Alru => self.lru_sample_rate,
+            AntiCaching::Off => 0.0,
+        }
+    }
+}
+
+/// Fewest block buffers of a partition: one to evict into, one in flight to disk, two being read.
+pub const MIN_BUFFERS: usize = 4;
+/// Most: beyond this many reads in flight a disk gains nothing.
+pub const MAX_BUFFERS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> serde_json::Value {
+        serde_json::json!({"schema": "a.sql", "data_dir": "d", "listen": "127.0.0.1:0", "memory_budget_bytes": 100_000_000})
+    }
+
+    fn with(key: &str, value: serde_json::Value) -> Result<Config, String> {
+        let mut json = base();
+        json[key] = value;
+        let config: Config = serde_json::from_value(json).map_err(|e| e.to_string())?;
+        config.check().map_err(|e| e.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn defaults_are_the_papers() {
+        let config = with("partitions", 1.into()).unwrap();
+        assert_eq!(
+            (
+                config.eviction_block_bytes,
+                config.merge,
+                config.hole_threshold
+            ),
+            (1 << 20, Merge::Tuple, 0.5)
+        );
+        assert!((config.alpha() - 0.01).abs() < 1e-12);
+    }
+
+    #[test]
+    fn impossible_values_are_named() {
+        for (key, value, expected) in [
+            ("partitions", serde_json::json!(0), "`partitions` = 0"),
+            (
+                "lru_sample_rate",
+                serde_json::json!(-1.0),
+                "`lru_sample_rate` = -1",
+            ),
+            ("lru_sample_rate", serde_json::json!(1.5), "at most 1"),
+            (
+                "hole_threshold",
+                serde_json::json!(0.0),
+                "`hole_threshold` = 0",
+            ),
+            (
+                "eviction_block_bytes",
+                serde_json::json!(1000),
+                "multiple of 4096",
+            ),
+            (
+                "memory_budget_bytes",
+                serde_json::json!(1000),
+                "at least 16777216",
+            ),
+            (
+                "log_segment_bytes",
+                serde_json::json!(10),
+                "`log_segment_bytes` = 10",
+            ),
+            ("merge", serde_json::json!("half"), "unknown variant `half`"),
+            (
+                "blocksize",
+                serde_json::json!(1),
+                "unknown field `blocksize`",
+            ),
+        ] {
+            let message = with(key, value).unwrap_err();
+            assert!(message.contains(expected), "{key}: {message}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Durability: the command log. Snapshots and recovery (paper §3.6) will live beside it.
+
+pub mod command_log;

@@ -1,0 +1,575 @@
+//! The server: an acceptor, and an event loop in each partition's thread.
+//!
+//! A client says in its hello which partition it wants to talk to, and its connection is handed to that partition's thread: on the way
+//! of a transaction nothing is shared. An event loop turn is: wait for sockets and disk, read and run what arrived, let the partition poll its
+//! disk work, send what became ready.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use super::frame::{
+    ANY_PARTITION, HELLO_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, RequestHead, STATS_PROCEDURE,
+    Status, parse_requests, write_reply,
+};
+use crate::catalog::Catalog;
+use crate::config::Config;
+use crate::error::StartError;
+use crate::partition::{Partition, ReplySink};
+use crate::procedure::ProcedureSet;
+
+/// Requests that are run before replies are sent and disk work is looked at.
+const MAX_BATCH: usize = 512;
+/// A connection with more unsent replies than this is not read from until they are gone.
+const MAX_UNSENT_BYTES: usize = 32 << 20;
+const READ_BUFFER_BYTES: usize = 256 << 10;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a stopping server waits for transactions under way.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+const WAKE: u64 = u64::MAX;
+const DISK: u64 = u64::MAX - 1;
+
+/// A running server. Dropping it without [`Server::stop`] leaves its threads running until the process ends.
+pub struct Server {
+    address: SocketAddr,
+    stopping: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    wakers: Vec<Arc<OwnedFd>>,
+}
+
+struct PartitionHandle {
+    connections: Sender<TcpStream>,
+    wake: Arc<OwnedFd>,
+}
+
+fn wake(event: &OwnedFd) {
+    // The counter can only be full when the loop has been woken already.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
+
+impl Server {
+    /// Starts the partitions and listens.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        config.check()?;
+        let catalog = Catalog::from_file(&config.schema)?;
+        config.check_against(&catalog)?;
+        let procedures = ProcedureSet::for_catalog(&catalog)?;
+        prepare_directory(&config.data_dir)?;
+        let listener = TcpListener::bind(config.listen)
+            .map_err(StartError::system(format!("listen on {}", config.listen)))?;
+        let address = listener
+            .local_addr()
+            .map_err(StartError::system("ask for the address listened on"))?;
+        let settings = settings(config);
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (mut threads, mut wakers, mut handles, mut loops) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for id in 0..config.partitions {
+            let partition =
+                Partition::create(id, config, &catalog, procedures.clone(), &config.data_dir)?;
+            let (sender, receiver) = channel();
+            let event = rustix::event::eventfd(
+                0,
+                rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC,
+            );
+            let event = Arc::new(
+                event.map_err(|error| StartError::system("create an eventfd")(error.into()))?,
+            );
+            wakers.push(Arc::clone(&event));
+            handles.push(PartitionHandle {
+                connections: sender,
+                wake: Arc::clone(&event),
+            });
+            let event_loop = EventLoop::new(
+                partition,
+                receiver,
+                event,
+                Arc::clone(&stopping),
+                settings.clone(),
+            )
+            .map_err(StartError::system("set up an event loop"))?;
+            loops.push(event_loop);
+        }
+        for (id, event_loop) in loops.into_iter().enumerate() {
+            let cpu = (!config.cpus.is_empty()).then(|| config.cpus[id % config.cpus.len()]);
+            threads.push(spawn(format!("partition-{id}"), cpu, move || {
+                event_loop.run()
+            })?);
+        }
+        let welcome = Welcome {
+            partitions: config.partitions,
+            procedures: procedures.names(),
+        };
+        let stop = Arc::clone(&stopping);
+        let cpu = config.cpus.first().copied();
+        threads.push(spawn("acceptor".to_owned(), cpu, move || {
+            accept(&listener, handles, &welcome, &stop)
+        })?);
+        Ok(Self {
+            address,
+            stopping,
+            threads,
+            wakers,
+        })
+    }
+
+    /// The address listened on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends gracefully: transactions under way are finished and answered, then the threads end.
+    pub fn stop(self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.wakers.iter().for_each(|event| wake(event));
+        // The acceptor waits in accept: a connection wakes it.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+        for thread in self.threads {
+            // A panic in a thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether a thread has ended although nobody asked it to.
+    pub fn is_broken(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+}
+
+fn spawn(
+    name: String,
+    cpu: Option<usize>,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, StartError> {
+    let what = format!("start thread {name}");
+    let bound = move || {
+        if let Some(cpu) = cpu {
+            let mut set = rustix::thread::CpuSet::new();
+            set.set(cpu);
+            if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+                eprintln!("anticached: warning: cannot bind a thread to CPU {cpu}: {error}");
+            }
+        }
+        work();
+    };
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(bound)
+        .map_err(StartError::system(what))
+}
+
+/// Creates the data directory, or makes sure that it is empty: starting over what an earlier server left would lose it, and it cannot be
+/// recovered yet.
+fn prepare_directory(directory: &Path) -> Result<(), StartError> {
+    let named = || format!("data_dir {}", directory.display());
+    std::fs::create_dir_all(directory).map_err(StartError::system(named()))?;
+    let mut entries = std::fs::read_dir(directory).map_err(StartError::system(named()))?;
+    if let Some(entry) = entries.next() {
+        let name = entry
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .unwrap_or_default();
+        return Err(StartError::Value {
+            key: "data_dir",
+            value: directory.display().to_string(),
+            allowed: format!(
+                "it holds `{name}`; this version cannot recover what an earlier server left: give an empty directory"
+            ),
+        });
+    }
+    Ok(())
+}
+
+fn settings(config: &Config) -> serde_json::Value {
+    let mut settings = serde_json::to_value(config).unwrap_or_default();
+    if let Some(object) = settings.as_object_mut() {
+        object.insert("alpha".into(), config.alpha().into());
+        object.insert(
+            "buffers_per_partition".into(),
+            config.buffers_per_partition().into(),
+        );
+        object.insert(
+            "blocks_per_eviction".into(),
+            config.blocks_per_eviction().into(),
+        );
+        object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+        object.insert("debug_build".into(), cfg!(debug_assertions).into());
+    }
+    settings
+}
+
+#[derive(Clone)]
+struct Welcome {
+    partitions: u32,
+    procedures: Vec<String>,
+}
+
+fn accept(
+    listener: &TcpListener,
+    handles: Vec<PartitionHandle>,
+    welcome: &Welcome,
+    stopping: &AtomicBool,
+) {
+    let handles = Arc::new(handles);
+    for stream in listener.incoming() {
+        if stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let (Ok(stream), handles, welcome) = (stream, Arc::clone(&handles), welcome.clone()) else {
+            continue;
+        };
+        // A slow hello must not keep others out.
+        let greet = std::thread::Builder::new().name("hello".to_owned());
+        if let Err(error) = greet.spawn(move || greeted(stream, &handles, &welcome)) {
+            eprintln!("anticached: a connection is refused: {error}");
+        }
+    }
+}
+
+/// Reads the hello, answers it, and hands the connection to its partition. Whatever goes wrong closes this connection only.
+fn greeted(mut stream: TcpStream, handles: &[PartitionHandle], welcome: &Welcome) {
+    let greeting = (|| -> io::Result<Option<usize>> {
+        stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+        stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+        stream.set_nodelay(true)?;
+        let mut hello = [0; HELLO_BYTES];
+        stream.read_exact(&mut hello)?;
+        let version = u16::from_le_bytes([hello[4], hello[5]]);
+        let wanted = u16::from_le_bytes([hello[6], hello[7]]);
+        let refusal = if hello[..4] != HELLO_MAGIC {
+            return Ok(None);
+        } else if version != PROTOCOL_VERSION {
+            Some(format!(
+                "protocol version {version}; this server speaks {PROTOCOL_VERSION}"
+            ))
+        } else if wanted != ANY_PARTITION && usize::from(wanted) >= handles.len() {
+            Some(format!(
+                "partition {wanted}; this server has {}",
+                handles.len()
+            ))
+        } else {
+            None
+        };
+        let partition = (wanted != ANY_PARTITION).then_some(usize::from(wanted));
+        let answer = match &refusal {
+            Some(error) => serde_json::json!({"error": error}),
+            None => {
+                serde_json::json!({"partitions": welcome.partitions, "partition": partition, "procedures": welcome.procedures})
+            }
+        };
+        let answer = answer.to_string();
+        stream.write_all(&(answer.len() as u32).to_le_bytes())?;
+        stream.write_all(answer.as_bytes())?;
+        stream.set_nonblocking(true)?;
+        Ok(partition.filter(|_| refusal.is_none()))
+    })();
+    if let Ok(Some(partition)) = greeting
+        && handles[partition].connections.send(stream).is_ok()
+    {
+        wake(&handles[partition].wake);
+    }
+}
+
+/// Incoming side of a connection.
+struct Inlet {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    filled: usize,
+    /// What the event loop waits for at this socket.
+    interest: epoll::EventFlags,
+}
+
+/// Outgoing side of a connection.
+#[derive(Default)]
+struct Outlet {
+    frames: Vec<u8>,
+    epoch: u32,
+}
+
+/// The outgoing sides; apart from the inlets, because a batch is read from the one while it writes to the other.
+#[derive(Default)]
+struct Outlets {
+    outlets: Vec<Outlet>,
+    discarded: Vec<u8>,
+}
+
+impl ReplySink for Outlets {
+    #[inline]
+    fn buffer(&mut self, connection: u32, epoch: u32) -> &mut Vec<u8> {
+        match self.outlets.get_mut(connection as usize) {
+            Some(outlet) if outlet.epoch == epoch => &mut outlet.frames,
+            _ => {
+                self.discarded.clear();
+                &mut self.discarded
+            }
+        }
+    }
+}
+
+struct EventLoop {
+    partition: Partition,
+    incoming: Receiver<TcpStream>,
+    wake: Arc<OwnedFd>,
+    stopping: Arc<AtomicBool>,
+    settings: serde_json::Value,
+    epoll: OwnedFd,
+    inlets: Vec<Option<Inlet>>,
+    outlets: Outlets,
+    requests: Vec<RequestHead>,
+}
+
+impl EventLoop {
+    fn new(
+        partition: Partition,
+        incoming: Receiver<TcpStream>,
+        wake: Arc<OwnedFd>,
+        stopping: Arc<AtomicBool>,
+        settings: serde_json::Value,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            &*wake,
+            epoll::EventData::new_u64(WAKE),
+            epoll::EventFlags::IN,
+        )?;
+        epoll::add(
+            &epoll,
+            partition.ring().event(),
+            epoll::EventData::new_u64(DISK),
+            epoll::EventFlags::IN,
+        )?;
+        Ok(Self {
+            partition,
+            incoming,
+            wake,
+            stopping,
+            settings,
+            epoll,
+            inlets: Vec::new(),
+            outlets: Outlets::default(),
+            requests: Vec::with_capacity(MAX_BATCH),
+        })
+    }
+
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(64);
+        while !self.stopping.load(Ordering::Relaxed) {
+            if let Err(error) = self.turn(&mut events, true) {
+                eprintln!(
+                    "anticached: partition {}: event loop: {error}",
+                    self.partition.id()
+                );
+                return;
+            }
+        }
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        while !self.partition.is_idle() && Instant::now() < deadline {
+            if self.turn(&mut events, false).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// One turn of the loop; `read` = also take new requests.
+    fn turn(&mut self, events: &mut Vec<epoll::Event>, read: bool) -> io::Result<()> {
+        let at_once = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let soon = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        let timeout = if self.partition.has_ready() {
+            Some(&at_once)
+        } else if read {
+            None
+        } else {
+            Some(&soon)
+        };
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events.iter() {
+            match event.data.u64() {
+                WAKE => self.take_connections()?,
+                DISK => self.partition.ring().clear_event(),
+                connection if read => self.serve(connection as usize),
+                _ => {}
+            }
+        }
+        self.partition.poll(&mut self.outlets);
+        self.send_all();
+        Ok(())
+    }
+
+    fn take_connections(&mut self) -> io::Result<()> {
+        let mut counter = [0u8; 8];
+        // Nothing to read means that the wake-up was taken before.
+        let _ = rustix::io::read(&*self.wake, &mut counter);
+        while let Ok(stream) = self.incoming.try_recv() {
+            let free = self.inlets.iter().position(Option::is_none);
+            let number = free.unwrap_or_else(|| {
+                self.inlets.push(None);
+                self.outlets.outlets.push(Outlet::default());
+                self.inlets.len() - 1
+            });
+            let interest = epoll::EventFlags::IN;
+            epoll::add(
+                &self.epoll,
+                &stream,
+                epoll::EventData::new_u64(number as u64),
+                interest,
+            )?;
+            self.inlets[number] = Some(Inlet {
+                stream,
+                buffer: vec![0; READ_BUFFER_BYTES],
+                filled: 0,
+                interest,
+            });
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, number: usize) {
+        // Closing the socket takes it out of the epoll set.
+        self.inlets[number] = None;
+        let outlet = &mut self.outlets.outlets[number];
+        outlet.epoch = outlet.epoch.wrapping_add(1);
+        outlet.frames = Vec::new();
+    }
+
+    /// Reads what a socket has and runs it.
+    fn serve(&mut self, number: usize) {
+        let Some(mut inlet) = self.inlets.get_mut(number).and_then(Option::take) else {
+            return;
+        };
+        let open = inlet.interest.contains(epoll::EventFlags::IN)
+            && match inlet.stream.read(&mut inlet.buffer[inlet.filled..]) {
+                Ok(0) => false,
+                Ok(bytes) => {
+                    inlet.filled += bytes;
+                    self.run_requests(number, &mut inlet)
+                }
+                Err(error) => matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ),
+            };
+        let only_sends = !inlet.interest.contains(epoll::EventFlags::IN);
+        self.inlets[number] = Some(inlet);
+        if !open && !only_sends {
+            self.close(number);
+        }
+    }
+
+    /// Runs the whole requests of an inlet's buffer; false when the connection must be closed.
+    fn run_requests(&mut self, number: usize, inlet: &mut Inlet) -> bool {
+        let epoch = self.outlets.outlets[number].epoch;
+        let mut start = 0;
+        let well_formed = loop {
+            let mut requests = std::mem::take(&mut self.requests);
+            requests.clear();
+            let input = &inlet.buffer[start..inlet.filled];
+            let parsed = parse_requests(input, MAX_BATCH, &mut requests);
+            for run in requests.chunk_by(|a, b| {
+                (a.procedure == STATS_PROCEDURE) == (b.procedure == STATS_PROCEDURE)
+            }) {
+                if run[0].procedure == STATS_PROCEDURE {
+                    let stats = self.stats();
+                    for request in run {
+                        let out = self.outlets.buffer(number as u32, epoch);
+                        write_reply(out, request.token, Status::Committed, stats.as_bytes());
+                    }
+                } else {
+                    self.partition.execute_batch(
+                        number as u32,
+                        epoch,
+                        input,
+                        run,
+                        &mut self.outlets,
+                    );
+                }
+            }
+            let full = requests.len() == MAX_BATCH;
+            self.requests = requests;
+            match parsed {
+                Ok(used) => start += used,
+                Err(error) => {
+                    eprintln!("anticached: connection {number} is closed: {error}");
+                    break false;
+                }
+            }
+            if !full {
+                break true;
+            }
+            self.partition.poll(&mut self.outlets);
+        };
+        inlet.buffer.copy_within(start..inlet.filled, 0);
+        inlet.filled -= start;
+        // A request longer than the buffer: its length was checked, so make room for the rest of it.
+        if inlet.filled == inlet.buffer.len() {
+            inlet.buffer.resize(2 * inlet.filled, 0);
+        }
+        well_formed
+    }
+
+    fn stats(&self) -> String {
+        let mut stats = self.partition.stats();
+        stats.insert("settings".to_owned(), self.settings.clone());
+        serde_json::Value::Object(stats).to_string()
+    }
+
+    /// Sends what is ready, as far as the sockets take it.
+    fn send_all(&mut self) {
+        for number in 0..self.inlets.len() {
+            let (Some(inlet), outlet) =
+                (&mut self.inlets[number], &mut self.outlets.outlets[number])
+            else {
+                continue;
+            };
+            let mut open = true;
+            if !outlet.frames.is_empty() {
+                match inlet.stream.write(&outlet.frames) {
+                    Ok(sent) => {
+                        outlet.frames.drain(..sent);
+                    }
+                    Err(error) => {
+                        open = matches!(
+                            error.kind(),
+                            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                        )
+                    }
+                }
+            }
+            let mut interest = epoll::EventFlags::empty();
+            interest.set(
+                epoll::EventFlags::IN,
+                outlet.frames.len() < MAX_UNSENT_BYTES,
+            );
+            interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
+            if interest != inlet.interest {
+                let data = epoll::EventData::new_u64(number as u64);
+                open &= epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest).is_ok();
+                inlet.interest = interest;
+            }
+            if !open {
+                self.close(number);
+            }
+        }
+    }
+}

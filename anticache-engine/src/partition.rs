@@ -1,0 +1,683 @@
+//! The executor of a partition: one thread, one transaction at a time, no locks (paper §2).
+//!
+//! The life of a transaction:
+//! 1. its request is taken from a batch, while the memory of those behind it is being prefetched;
+//! 2. its procedure runs; what it changed is in the undo log;
+//! 3. committed: a reader's reply goes out, a writer's waits for its command-log group (and a reader's, if it saw such a write);
+//! 4. aborted by the procedure: rolled back, the reply says why;
+//! 5. evicted tuples met: rolled back, the blocks are requested, the transaction waits; when the last block is merged it is ready and runs again;
+//! 6. no memory for another tuple: rolled back, cold tuples are evicted, it runs again.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+
+use crate::anticache::AntiCache;
+use crate::anticache::eviction::Evicted;
+use crate::catalog::Catalog;
+use crate::config::{AntiCaching, Config, Log};
+use crate::durability::command_log::CommandLog;
+use crate::error::StartError;
+use crate::io::ring::{Completion, IoRing};
+use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
+use crate::procedure::ProcedureSet;
+use crate::stats::{Counters, Gauges};
+use crate::storage::hash_index::hash_key;
+use crate::storage::table::{MemoryMeter, Table};
+use crate::storage::tuples::flag;
+use crate::storage::undo::{Change, UndoLog};
+use crate::txn::{Abort, Footprint, TxnContext, roll_back};
+
+/// Requests whose memory is prefetched together.
+const PREFETCH_WINDOW: usize = 16;
+/// Cache lines of a tuple that are prefetched; the processor's own prefetcher follows a copy from there.
+const PREFETCH_LINES: usize = 4;
+/// Times that a transaction is re-queued before it is given up: it needs more evicted tuples than memory can hold at once.
+const MAX_RESTARTS: u32 = 100;
+
+/// Where a reply goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// Connection number at the partition.
+    pub connection: u32,
+    /// Which user of that number, so that a late reply never reaches the next one.
+    pub epoch: u32,
+    /// The client's name for the request.
+    pub token: u64,
+}
+
+/// Takes reply frames.
+pub trait ReplySink {
+    /// Buffer of a connection's outgoing frames. For a connection that is gone: any buffer, whose content is thrown away.
+    fn buffer(&mut self, connection: u32, epoch: u32) -> &mut Vec<u8>;
+}
+
+/// What a tag of an I/O operation says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IoTag {
+    /// A group of the command log.
+    Log,
+    /// A block that is fetched.
+    Fetch(u32),
+    /// An eviction's write, by its number.
+    Evict(u32),
+}
+
+impl IoTag {
+    pub(crate) fn pack(self) -> u64 {
+        match self {
+            Self::Log => 0,
+            Self::Fetch(block_id) => 1 << 32 | u64::from(block_id),
+            Self::Evict(number) => 2 << 32 | u64::from(number),
+        }
+    }
+
+    fn unpack(tag: u64) -> Self {
+        match tag >> 32 {
+            0 => Self::Log,
+            1 => Self::Fetch(tag as u32),
+            _ => Self::Evict(tag as u32),
+        }
+    }
+}
+
+/// A transaction that waits for blocks, or is ready to run again.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    origin: Origin,
+    procedure: u16,
+    params: Vec<u8>,
+    /// Blocks not merged yet.
+    pub(crate) blocks_pending: u32,
+    /// Why a block of it cannot be had.
+    pub(crate) problem: Option<String>,
+    restarts: u32,
+}
+
+/// Position of a waiting transaction.
+pub(crate) type WaitingId = usize;
+
+/// Chooses the transactions that update the LRU chain: each with probability α, by a seeded xorshift generator.
+#[derive(Debug)]
+struct Sampler {
+    state: u64,
+    threshold: u64,
+}
+
+impl Sampler {
+    fn new(alpha: f64, seed: u64) -> Self {
+        // 2^32 · α, so that α = 1 is "always" and α = 0 "never" exactly.
+        let threshold = (alpha * (1u64 << 32) as f64) as u64;
+        Self {
+            state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            threshold,
+        }
+    }
+
+    #[inline]
+    fn choose(&mut self) -> bool {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 32) < self.threshold
+    }
+}
+
+/// One partition of the database.
+pub struct Partition {
+    id: u32,
+    pub(crate) procedures: ProcedureSet,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) meter: MemoryMeter,
+    undo: UndoLog,
+    footprint: Footprint,
+    sampler: Sampler,
+    updates_chain_often: bool,
+    pub(crate) ring: IoRing,
+    completions: Vec<Completion>,
+    pub(crate) anticache: Option<AntiCache>,
+    pub(crate) log: Option<CommandLog>,
+    pub(crate) waiting: Vec<Option<Waiting>>,
+    free_waiting: Vec<WaitingId>,
+    pub(crate) ready: VecDeque<WaitingId>,
+    pub(crate) counters: Counters,
+    /// The first I/O error of the command log. It latches: nothing is acknowledged any more.
+    failure: Option<String>,
+}
+
+impl Partition {
+    /// An empty partition with its files in `directory`.
+    ///
+    /// # Errors
+    /// When files, memory or io_uring cannot be had.
+    pub fn create(
+        id: u32,
+        config: &Config,
+        catalog: &Catalog,
+        procedures: ProcedureSet,
+        directory: &Path,
+    ) -> Result<Self, StartError> {
+        let anticaching = config.anticaching != AntiCaching::Off;
+        let staging_bytes = if anticaching {
+            (config.buffers_per_partition() * config.eviction_block_bytes) as u64
+        } else {
+            0
+        };
+        let budget_bytes = config.partition_budget_bytes();
+        let mut meter = MemoryMeter::new(budget_bytes, staging_bytes);
+        let tables: io::Result<Vec<_>> = catalog
+            .tables()
+            .iter()
+            .map(|def| {
+                Table::new(
+                    def.clone(),
+                    anticaching && def.evictable,
+                    budget_bytes,
+                    &mut meter,
+                )
+            })
+            .collect();
+        let tables = tables.map_err(StartError::system("reserve address space for tables"))?;
+        let anticache = match config.anticaching {
+            AntiCaching::Off => None,
+            _ => Some(AntiCache::create(id, config, directory)?),
+        };
+        let log = match config.log {
+            Log::Off => None,
+            Log::Sync => Some(
+                CommandLog::create(directory, id, config.log_segment_bytes, procedures.names())
+                    .map_err(StartError::system("create the command log"))?,
+            ),
+        };
+        let ring = IoRing::new((config.buffers_per_partition() + 2) as u32)
+            .map_err(StartError::system("set up disk I/O"))?;
+        Ok(Self {
+            id,
+            procedures,
+            tables,
+            meter,
+            undo: UndoLog::default(),
+            footprint: Footprint::default(),
+            sampler: Sampler::new(config.alpha(), config.seed ^ u64::from(id) << 32),
+            updates_chain_often: config.alpha() >= 0.25,
+            ring,
+            completions: Vec::new(),
+            anticache,
+            log,
+            waiting: Vec::new(),
+            free_waiting: Vec::new(),
+            ready: VecDeque::new(),
+            counters: Counters::default(),
+            failure: None,
+        })
+    }
+
+    /// Number of the partition.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Tables, for tests and tools.
+    pub fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+
+    /// Memory in use.
+    pub fn meter(&self) -> &MemoryMeter {
+        &self.meter
+    }
+
+    /// Disk I/O, for the event loop to wait on.
+    pub fn ring(&self) -> &IoRing {
+        &self.ring
+    }
+
+    /// Whether nothing is under way: no transaction waits and everything acknowledged is durable.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.len() == self.free_waiting.len()
+            && self.log.as_ref().is_none_or(CommandLog::is_idle)
+            && self.ring.in_flight() == 0
+    }
+
+    /// Runs the requests found in `input`.
+    pub fn execute_batch<S: ReplySink>(
+        &mut self,
+        connection: u32,
+        epoch: u32,
+        input: &[u8],
+        requests: &[RequestHead],
+        sink: &mut S,
+    ) {
+        for window in requests.chunks(PREFETCH_WINDOW) {
+            self.prefetch(input, window);
+            for request in window {
+                let origin = Origin {
+                    connection,
+                    epoch,
+                    token: request.token,
+                };
+                self.run(origin, request.procedure, request.params(input), 0, sink);
+            }
+        }
+    }
+
+    /// Brings index buckets, then tuples, then the neighbours in the chain near, for all requests of a window: the cache misses of different
+    /// transactions overlap instead of following each other.
+    fn prefetch(&self, input: &[u8], window: &[RequestHead]) {
+        let mut keys: [(u16, u64); PREFETCH_WINDOW] = [(u16::MAX, 0); PREFETCH_WINDOW];
+        for (request, slot) in window.iter().zip(&mut keys) {
+            let Some(procedure) = self.procedures.get(request.procedure) else {
+                continue;
+            };
+            if let Some((table, key)) = procedure.first_key(request.params(input)) {
+                *slot = (table, hash_key(key));
+                self.tables[usize::from(table)].prefetch_bucket(slot.1);
+            }
+        }
+        let mut tuples = [None; PREFETCH_WINDOW];
+        for (&(table, hash), tuple) in keys.iter().zip(&mut tuples) {
+            if table != u16::MAX {
+                *tuple = self.tables[usize::from(table)].prefetch_tuple(hash, PREFETCH_LINES);
+            }
+        }
+        if self.updates_chain_often {
+            for (&(table, _), tuple) in keys.iter().zip(&tuples) {
+                if let Some(id) = tuple {
+                    self.tables[usize::from(table)].prefetch_neighbours(*id);
+                }
+            }
+        }
+    }
+
+    /// Runs one transaction (the steps at the top of this module).
+    fn run<S: ReplySink>(
+        &mut self,
+        origin: Origin,
+        procedure_number: u16,
+        params: &[u8],
+        restarts: u32,
+        sink: &mut S,
+    ) {
+        if let Some(failure) = &self.failure {
+            self.counters.failed += 1;
+            return write_reply(
+                sink.buffer(origin.connection, origin.epoch),
+                origin.token,
+                Status::Failed,
+                failure.as_bytes(),
+            );
+        }
+        let Some(procedure) = self.procedures.get(procedure_number) else {
+            let reason = format!("no procedure has the number {procedure_number}");
+            self.counters.failed += 1;
+            return write_reply(
+                sink.buffer(origin.connection, origin.epoch),
+                origin.token,
+                Status::Failed,
+                reason.as_bytes(),
+            );
+        };
+        let sampled = self.sampler.choose();
+        let out = sink.buffer(origin.connection, origin.epoch);
+        let start = begin_reply(out, origin.token);
+        self.footprint.clear();
+        let mut txn = TxnContext {
+            tables: &mut self.tables,
+            meter: &mut self.meter,
+            undo: &mut self.undo,
+            footprint: &mut self.footprint,
+            reply: &mut *out,
+            sampled,
+            unsynced_seen: 0,
+            unsynced_deletes: self.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
+        };
+        let outcome = procedure.execute(&mut txn, params);
+        let unsynced_seen = txn.unsynced_seen;
+        match outcome {
+            Ok(()) => {
+                self.counters.sampled += u64::from(sampled);
+                self.commit(origin, procedure_number, params, unsynced_seen, out, start);
+            }
+            Err(Abort::User(reason)) => {
+                self.undo_changes();
+                self.counters.aborted += 1;
+                out.truncate(start);
+                if unsynced_seen == 0 {
+                    write_reply(out, origin.token, Status::Aborted, reason.as_bytes());
+                } else if let Some(log) = &mut self.log {
+                    let mut frame = Vec::new();
+                    write_reply(&mut frame, origin.token, Status::Aborted, reason.as_bytes());
+                    log.hold(unsynced_seen, origin, &frame);
+                }
+            }
+            Err(Abort::Evicted) => {
+                out.truncate(start);
+                self.undo_changes();
+                self.end_pre_pass(origin, procedure_number, params, restarts, sink);
+            }
+            Err(Abort::NeedMemory) => {
+                out.truncate(start);
+                self.undo_changes();
+                self.evict_and_rerun(origin, procedure_number, params, restarts, sink);
+            }
+        }
+    }
+
+    /// Step 3. Logs what wrote, marks its tuples, and sends or holds the reply.
+    #[inline]
+    fn commit(
+        &mut self,
+        origin: Origin,
+        procedure: u16,
+        params: &[u8],
+        unsynced_seen: u8,
+        out: &mut Vec<u8>,
+        start: usize,
+    ) {
+        self.counters.committed += 1;
+        finish_reply(out, start, Status::Committed);
+        let wrote = !self.undo.is_empty();
+        let Some(log) = self.log.as_mut().filter(|_| wrote || unsynced_seen != 0) else {
+            self.undo.clear();
+            return;
+        };
+        if wrote {
+            let mark = log.append(procedure, params);
+            for change in self.undo.changes() {
+                match *change {
+                    Change::Update { table, tuple, .. } | Change::Insert { table, tuple } => {
+                        let tuples = self.tables[usize::from(table)].tuples_mut();
+                        // A tuple that the same transaction deleted later has no slot to mark.
+                        if tuples.is_live(tuple) && tuples.flags(tuple) & mark == 0 {
+                            let flags = tuples.flags(tuple) | mark;
+                            tuples.set_flags(tuple, flags);
+                            log.mark(table, tuple);
+                        }
+                    }
+                    Change::Delete { .. } => log.mark_deleted(),
+                }
+            }
+            self.undo.clear();
+            log.hold(0, origin, &out[start..]);
+        } else {
+            log.hold(unsynced_seen, origin, &out[start..]);
+        }
+        out.truncate(start);
+    }
+
+    fn undo_changes(&mut self) {
+        if !self.undo.is_empty() {
+            let log = &mut self.log;
+            roll_back(
+                &mut self.tables,
+                &mut self.undo,
+                &mut self.meter,
+                |table, tuple, flags| {
+                    if let Some(log) = log {
+                        log.moved(table, tuple, flags);
+                    }
+                },
+            );
+        }
+    }
+
+    /// Step 5. Makes what the pre-pass touched in memory the hottest, requests the blocks and lets the transaction wait.
+    fn end_pre_pass<S: ReplySink>(
+        &mut self,
+        origin: Origin,
+        procedure: u16,
+        params: &[u8],
+        restarts: u32,
+        sink: &mut S,
+    ) {
+        if restarts >= MAX_RESTARTS {
+            let reason = format!(
+                "given up after {restarts} restarts: its evicted tuples do not stay in memory together; the budget is {} bytes",
+                self.meter.budget_bytes()
+            );
+            self.counters.failed += 1;
+            return write_reply(
+                sink.buffer(origin.connection, origin.epoch),
+                origin.token,
+                Status::Failed,
+                reason.as_bytes(),
+            );
+        }
+        self.counters.restarted += 1;
+        for &(table, tuple) in &self.footprint.resident {
+            if self.tables[usize::from(table)].tuples().is_live(tuple) {
+                self.tables[usize::from(table)].touch(tuple);
+            }
+        }
+        let waiting = Waiting {
+            origin,
+            procedure,
+            params: params.to_vec(),
+            blocks_pending: 0,
+            problem: None,
+            restarts: restarts + 1,
+        };
+        let id = self.park(waiting);
+        let wanted = std::mem::take(&mut self.footprint.evicted);
+        self.request_fetches(id, &wanted);
+        self.footprint.evicted = wanted;
+    }
+
+    fn park(&mut self, waiting: Waiting) -> WaitingId {
+        if let Some(id) = self.free_waiting.pop() {
+            self.waiting[id] = Some(waiting);
+            return id;
+        }
+        self.waiting.push(Some(waiting));
+        self.waiting.len() - 1
+    }
+
+    /// Step 6. Waits for an eviction's write when every buffer is on its way to disk.
+    fn evict_and_rerun<S: ReplySink>(
+        &mut self,
+        origin: Origin,
+        procedure: u16,
+        params: &[u8],
+        restarts: u32,
+        sink: &mut S,
+    ) {
+        let reason = if restarts >= MAX_RESTARTS {
+            Some("the transaction's own tuples do not fit")
+        } else {
+            match self.evict() {
+                Evicted::Blocks(_) => None,
+                Evicted::NoBuffer => {
+                    self.stall_for_write(sink);
+                    None
+                }
+                Evicted::Nothing => Some("nothing can be evicted"),
+            }
+        };
+        match reason {
+            None => self.run(origin, procedure, params, restarts + 1, sink),
+            Some(reason) => {
+                let reason = format!(
+                    "memory budget of {} bytes is used up and {reason}",
+                    self.meter.budget_bytes()
+                );
+                self.counters.failed += 1;
+                write_reply(
+                    sink.buffer(origin.connection, origin.epoch),
+                    origin.token,
+                    Status::Failed,
+                    reason.as_bytes(),
+                );
+            }
+        }
+    }
+
+    fn stall_for_write<S: ReplySink>(&mut self, sink: &mut S) {
+        let started = std::time::Instant::now();
+        let mut completions = std::mem::take(&mut self.completions);
+        if let Err(error) = self.ring.wait(&mut completions) {
+            self.fail(format!("disk I/O: {error}"), sink);
+        }
+        for completion in completions.drain(..) {
+            self.complete(completion, sink);
+        }
+        self.completions = completions;
+        self.counters.eviction_stalls += 1;
+        self.counters.eviction_stall_us += started.elapsed().as_micros() as u64;
+    }
+
+    /// Everything between transactions: completed I/O, merges, transactions that became ready, eviction, fetches, group commit. Never waits for
+    /// the disk. Call it after each batch and whenever [`IoRing::event`] fires.
+    pub fn poll<S: ReplySink>(&mut self, sink: &mut S) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.ring.reap(&mut completions);
+        for completion in completions.drain(..) {
+            self.complete(completion, sink);
+        }
+        self.completions = completions;
+        self.retry_merges();
+        self.run_ready(sink);
+        self.keep_budget();
+        self.start_fetches();
+        let flushed = match &mut self.log {
+            Some(log) => log.flush(&mut self.ring, IoTag::Log.pack()),
+            None => Ok(()),
+        };
+        if let Err(error) = flushed.and_then(|()| self.ring.submit()) {
+            self.fail(error.to_string(), sink);
+        }
+    }
+
+    fn complete<S: ReplySink>(&mut self, completion: Completion, sink: &mut S) {
+        match IoTag::unpack(completion.tag) {
+            IoTag::Log => self.group_written(completion, sink),
+            IoTag::Fetch(block_id) => self.block_read(block_id, completion),
+            IoTag::Evict(number) => self.blocks_written(number, completion),
+        }
+    }
+
+    fn group_written<S: ReplySink>(&mut self, mut completion: Completion, sink: &mut S) {
+        if let Err(error) = completion.result {
+            return self.fail(format!("command log: {error}"), sink);
+        }
+        let Some(log) = &mut self.log else { return };
+        let Some((group, mark)) = completion
+            .buffers
+            .pop()
+            .and_then(|buffer| log.complete(buffer))
+        else {
+            return;
+        };
+        for &(table, tuple) in &group.marked {
+            let tuples = self.tables[usize::from(table)].tuples_mut();
+            if tuples.is_live(tuple) {
+                let flags = tuples.flags(tuple) & !mark;
+                tuples.set_flags(tuple, flags);
+            }
+        }
+        debug_assert_eq!(mark & !flag::UNSYNCED, 0);
+        for (origin, frame) in group.replies() {
+            sink.buffer(origin.connection, origin.epoch)
+                .extend_from_slice(frame);
+        }
+        log.recycle(group);
+    }
+
+    /// The command log cannot be written: whatever waits for it fails, and so does everything after it.
+    fn fail<S: ReplySink>(&mut self, reason: String, sink: &mut S) {
+        if let Some(log) = &mut self.log {
+            for origin in log.abandon() {
+                self.counters.failed += 1;
+                write_reply(
+                    sink.buffer(origin.connection, origin.epoch),
+                    origin.token,
+                    Status::Failed,
+                    reason.as_bytes(),
+                );
+            }
+        }
+        self.failure.get_or_insert(reason);
+    }
+
+    fn run_ready<S: ReplySink>(&mut self, sink: &mut S) {
+        // Only those ready now: one that is re-queued on the way waits for the next round.
+        for _ in 0..self.ready.len() {
+            let Some(id) = self.ready.pop_front() else {
+                break;
+            };
+            let Some(waiting) = self.waiting[id].take() else {
+                continue;
+            };
+            self.free_waiting.push(id);
+            match waiting.problem {
+                None => self.run(
+                    waiting.origin,
+                    waiting.procedure,
+                    &waiting.params,
+                    waiting.restarts,
+                    sink,
+                ),
+                Some(problem) => {
+                    self.counters.failed += 1;
+                    let out = sink.buffer(waiting.origin.connection, waiting.origin.epoch);
+                    write_reply(
+                        out,
+                        waiting.origin.token,
+                        Status::Failed,
+                        problem.as_bytes(),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whether transactions are ready to run without waiting for the disk.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Gauges now.
+    pub fn gauges(&self) -> Gauges {
+        let sum =
+            |each: fn(&Table) -> usize| self.tables.iter().map(|table| each(table) as u64).sum();
+        let blocks = self.anticache.as_ref().map(|anticache| &anticache.blocks);
+        let staging = self.anticache.as_ref().map_or(0, AntiCache::staging_bytes);
+        Gauges {
+            tuples_resident: self.tables.iter().map(|table| table.tuples().live()).sum(),
+            tuples_evicted: self.tables.iter().map(|table| table.evicted().live()).sum(),
+            blocks_live: blocks.map_or(0, |blocks| blocks.live() as u64),
+            blocks_high_water: blocks.map_or(0, |blocks| blocks.high_water() as u64),
+            block_holes: blocks.map_or(0, |blocks| {
+                blocks.iter().map(|block| u64::from(block.holes)).sum()
+            }),
+            waiting: (self.waiting.len() - self.free_waiting.len()) as u64,
+            log_groups: self.log.as_ref().map_or(0, |log| log.groups_written),
+            log_bytes: self.log.as_ref().map_or(0, |log| log.bytes_written),
+            memory_tuples_bytes: sum(|table| table.tuples().allocated_bytes()),
+            memory_index_bytes: sum(|table| table.index().allocated_bytes()),
+            memory_evicted_table_bytes: sum(|table| table.evicted().allocated_bytes()),
+            memory_staging_bytes: staging,
+            memory_total_bytes: self.meter.used_bytes(),
+            memory_peak_bytes: self.meter.peak_bytes(),
+            memory_budget_bytes: self.meter.budget_bytes(),
+        }
+    }
+
+    /// Counters and gauges as one JSON object.
+    pub fn stats(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut all = serde_json::Map::new();
+        for part in [
+            serde_json::to_value(self.counters),
+            serde_json::to_value(self.gauges()),
+        ] {
+            if let Ok(serde_json::Value::Object(part)) = part {
+                all.extend(part);
+            }
+        }
+        all
+    }
+}

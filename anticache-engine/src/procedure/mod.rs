@@ -1,0 +1,88 @@
+//! Stored procedures: the only way in which clients change or read data (paper §2).
+
+use std::sync::Arc;
+
+use crate::catalog::{Catalog, TableId};
+use crate::error::CatalogError;
+use crate::txn::{Abort, TxnContext};
+
+pub mod ycsb;
+
+/// Control code with parameters, run by a partition from beginning to end.
+///
+/// It must be deterministic in its parameters and the data, because the command log replays it.
+pub trait Procedure: Send + Sync {
+    /// Name that clients call it by.
+    fn name(&self) -> &'static str;
+
+    /// The primary key that it will look up first, so that the executor can bring it near while earlier transactions run.
+    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])>;
+
+    /// Runs it. What it appends to the reply goes to the client if it commits.
+    ///
+    /// # Errors
+    /// [`Abort`]; everything it changed is then undone.
+    fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort>;
+}
+
+/// The procedures of a server; a procedure's position is its number on the wire.
+#[derive(Clone)]
+pub struct ProcedureSet {
+    procedures: Arc<[Box<dyn Procedure>]>,
+}
+
+impl ProcedureSet {
+    /// All built-in procedures whose tables the catalog has.
+    ///
+    /// # Errors
+    /// When a table has the right name and the wrong columns, or no built-in procedure fits the catalog.
+    pub fn for_catalog(catalog: &Catalog) -> Result<Self, CatalogError> {
+        let mut procedures: Vec<Box<dyn Procedure>> = Vec::new();
+        procedures.extend(ycsb::procedures(catalog)?);
+        if procedures.is_empty() {
+            let tables: Vec<_> = catalog
+                .tables()
+                .iter()
+                .map(|table| table.name.as_str())
+                .collect();
+            return Err(CatalogError::Table {
+                table: tables.join(", "),
+                problem: "no built-in procedure works on these tables; `usertable` (YCSB) is known"
+                    .to_owned(),
+            });
+        }
+        Ok(Self {
+            procedures: procedures.into(),
+        })
+    }
+
+    /// A set of one's own.
+    pub fn new(procedures: Vec<Box<dyn Procedure>>) -> Self {
+        Self {
+            procedures: procedures.into(),
+        }
+    }
+
+    /// A procedure by number.
+    #[inline]
+    pub fn get(&self, number: u16) -> Option<&dyn Procedure> {
+        self.procedures.get(usize::from(number)).map(AsRef::as_ref)
+    }
+
+    /// Names in the order of their numbers.
+    pub fn names(&self) -> Vec<String> {
+        self.procedures
+            .iter()
+            .map(|procedure| procedure.name().to_owned())
+            .collect()
+    }
+
+    /// Number of a procedure.
+    pub fn number(&self, name: &str) -> Option<u16> {
+        let position = self
+            .procedures
+            .iter()
+            .position(|procedure| procedure.name() == name)?;
+        u16::try_from(position).ok()
+    }
+}

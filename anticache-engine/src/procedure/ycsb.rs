@@ -1,0 +1,166 @@
+//! YCSB's procedures (paper §4.1): read one record, update one record, and loading.
+//!
+//! Parameters are little-endian: `ycsb_read` key:8; `ycsb_update` key:8 field:2 bytes; `ycsb_load` count:4, then key:8 and all fields for each row.
+
+use std::ops::Range;
+
+use super::Procedure;
+use crate::catalog::{Catalog, TableDef, TableId};
+use crate::error::CatalogError;
+use crate::txn::{Abort, TxnContext};
+
+const TABLE: &str = "usertable";
+const KEY_BYTES: usize = 8;
+
+/// The procedures, when the catalog has a `usertable`.
+///
+/// # Errors
+/// When its key is not one 8-byte column.
+pub fn procedures(catalog: &Catalog) -> Result<Vec<Box<dyn Procedure>>, CatalogError> {
+    let Some(table) = catalog.table_id(TABLE) else {
+        return Ok(Vec::new());
+    };
+    let def = &catalog.tables()[usize::from(table)];
+    if def.key_bytes != KEY_BYTES {
+        return Err(CatalogError::Table {
+            table: TABLE.to_owned(),
+            problem: format!(
+                "its key takes {} bytes; YCSB's is one BIGINT ({KEY_BYTES})",
+                def.key_bytes
+            ),
+        });
+    }
+    let row_bytes = def.row_bytes;
+    Ok(vec![
+        Box::new(Read {
+            table,
+            columns: KEY_BYTES..row_bytes,
+        }),
+        Box::new(Update {
+            table,
+            fields: field_ranges(def),
+        }),
+        Box::new(Load { table, row_bytes }),
+    ])
+}
+
+fn field_ranges(def: &TableDef) -> Vec<Range<usize>> {
+    let fields = def
+        .columns
+        .iter()
+        .filter(|column| column.offset >= KEY_BYTES);
+    fields
+        .map(|column| column.offset..column.offset + column.column_type.bytes())
+        .collect()
+}
+
+fn split_key(params: &[u8]) -> Result<(&[u8], &[u8]), Abort> {
+    if params.len() < KEY_BYTES {
+        return Err(Abort::user(format!(
+            "parameters of {} bytes; a key takes {KEY_BYTES}",
+            params.len()
+        )));
+    }
+    Ok(params.split_at(KEY_BYTES))
+}
+
+const NO_SUCH_KEY: Abort = Abort::User(std::borrow::Cow::Borrowed("no such key"));
+
+struct Read {
+    table: TableId,
+    columns: Range<usize>,
+}
+
+impl Procedure for Read {
+    fn name(&self) -> &'static str {
+        "ycsb_read"
+    }
+
+    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
+        Some((self.table, params.get(..KEY_BYTES)?))
+    }
+
+    fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
+        let (key, _) = split_key(params)?;
+        let tuple = txn.lookup(self.table, key).ok_or(NO_SUCH_KEY)?;
+        txn.reply_with_row(tuple, self.columns.clone())
+    }
+}
+
+struct Update {
+    table: TableId,
+    fields: Vec<Range<usize>>,
+}
+
+impl Procedure for Update {
+    fn name(&self) -> &'static str {
+        "ycsb_update"
+    }
+
+    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
+        Some((self.table, params.get(..KEY_BYTES)?))
+    }
+
+    fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
+        let (key, rest) = split_key(params)?;
+        let Some((number, value)) = rest.split_first_chunk::<2>() else {
+            return Err(Abort::user(format!(
+                "parameters of {} bytes; an update takes at least {}",
+                params.len(),
+                KEY_BYTES + 2
+            )));
+        };
+        let number = usize::from(u16::from_le_bytes(*number));
+        let Some(field) = self.fields.get(number) else {
+            return Err(Abort::user(format!(
+                "field {number}; the table has {}",
+                self.fields.len()
+            )));
+        };
+        if value.len() != field.len() {
+            return Err(Abort::user(format!(
+                "a value of {} bytes for a field of {}",
+                value.len(),
+                field.len()
+            )));
+        }
+        let tuple = txn.lookup(self.table, key).ok_or(NO_SUCH_KEY)?;
+        txn.update(tuple, field.start, value)
+    }
+}
+
+struct Load {
+    table: TableId,
+    row_bytes: usize,
+}
+
+impl Procedure for Load {
+    fn name(&self) -> &'static str {
+        "ycsb_load"
+    }
+
+    fn first_key<'params>(&self, _params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
+        None
+    }
+
+    fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
+        let Some((count, rows)) = params.split_first_chunk::<4>() else {
+            return Err(Abort::user(format!(
+                "parameters of {} bytes; a load starts with a count of 4",
+                params.len()
+            )));
+        };
+        let count = u32::from_le_bytes(*count) as usize;
+        if rows.len() != count * self.row_bytes {
+            return Err(Abort::user(format!(
+                "{} bytes for {count} rows of {}",
+                rows.len(),
+                self.row_bytes
+            )));
+        }
+        for row in rows.chunks_exact(self.row_bytes) {
+            txn.insert(self.table, row)?;
+        }
+        Ok(())
+    }
+}

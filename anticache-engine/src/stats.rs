@@ -1,0 +1,113 @@
+//! Counters of a partition, readable over the wire.
+
+use serde::Serialize;
+
+/// Everything counted since the start. Names are those of the statistics' JSON.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Counters {
+    /// Transactions committed (those that wrote: and durable, when the log is on).
+    pub committed: u64,
+    /// Transactions aborted by their procedure.
+    pub aborted: u64,
+    /// Transactions that the engine could not serve.
+    pub failed: u64,
+    /// Times that a transaction was rolled back after a pre-pass and re-queued.
+    pub restarted: u64,
+    /// Transactions that updated the LRU chain.
+    pub sampled: u64,
+    /// Eviction transactions.
+    pub evictions: u64,
+    /// Blocks written by them.
+    pub evicted_blocks: u64,
+    /// Tuples evicted.
+    pub evicted_tuples: u64,
+    /// Bytes of blocks written.
+    pub evicted_bytes: u64,
+    /// Times that the partition had to wait until an eviction's write completed.
+    pub eviction_stalls: u64,
+    /// Microseconds of those waits.
+    pub eviction_stall_us: u64,
+    /// Longest eviction transaction, in microseconds.
+    pub eviction_us_max: u64,
+    /// Microseconds of all eviction transactions.
+    pub eviction_us: u64,
+    /// Blocks fetched from disk.
+    pub fetched_blocks: u64,
+    /// Blocks taken from the buffer in which they waited to be written.
+    pub fetched_from_buffer: u64,
+    /// Tuples merged back.
+    pub merged_tuples: u64,
+    /// Of these, tuples that a transaction wanted.
+    pub merged_wanted: u64,
+    /// Blocks merged whole because of their holes (lazy compaction).
+    pub compactions: u64,
+    /// Microseconds of all merges (stop-and-copy).
+    pub merge_us: u64,
+    /// Longest merge, in microseconds.
+    pub merge_us_max: u64,
+    /// Blocks that could not be read or failed their checks.
+    pub block_errors: u64,
+    /// Evictions whose write failed.
+    pub write_errors: u64,
+    /// Chunks of tuple memory given back.
+    pub released_chunks: u64,
+}
+
+/// Gauges taken when the statistics are asked for.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Gauges {
+    /// Tuples in memory.
+    pub tuples_resident: u64,
+    /// Tuples in blocks.
+    pub tuples_evicted: u64,
+    /// Blocks that exist.
+    pub blocks_live: u64,
+    /// Length of the block file, in blocks.
+    pub blocks_high_water: u64,
+    /// Stale entries in blocks.
+    pub block_holes: u64,
+    /// Transactions that wait for blocks.
+    pub waiting: u64,
+    /// Command-log groups made durable.
+    pub log_groups: u64,
+    /// Bytes of the command log.
+    pub log_bytes: u64,
+    /// Bytes of tuple memory.
+    pub memory_tuples_bytes: u64,
+    /// Bytes of indexes.
+    pub memory_index_bytes: u64,
+    /// Bytes of Evicted Tables.
+    pub memory_evicted_table_bytes: u64,
+    /// Bytes reserved for block buffers.
+    pub memory_staging_bytes: u64,
+    /// Sum of the above.
+    pub memory_total_bytes: u64,
+    /// The most that the sum was.
+    pub memory_peak_bytes: u64,
+    /// What is allowed.
+    pub memory_budget_bytes: u64,
+}
+
+/// Adds the integers of `from` to those of `into`, key by key.
+pub fn add_up(
+    into: &mut serde_json::Map<String, serde_json::Value>,
+    from: &serde_json::Map<String, serde_json::Value>,
+) {
+    for (key, value) in from {
+        let Some(number) = value.as_u64() else {
+            into.entry(key).or_insert_with(|| value.clone());
+            continue;
+        };
+        let sum = into
+            .get(key)
+            .and_then(serde_json::Value::as_u64)
+            .unwrap_or(0);
+        // A maximum over partitions is their maximum, everything else is their sum.
+        let combined = if key.ends_with("_max") {
+            sum.max(number)
+        } else {
+            sum + number
+        };
+        into.insert(key.clone(), combined.into());
+    }
+}

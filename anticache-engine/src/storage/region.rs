@@ -1,0 +1,240 @@
+//! Reserved address ranges that grow in place.
+//!
+//! Tuples, index buckets and evicted-tuple entries are addressed by 4-byte ids, so their memory has to stay where it is while it
+//! grows: a region reserves address space once and lets the kernel back it page by page. Growing never copies, never stalls, and
+//! never needs twice the memory for a moment, which matters to a system that promises to stay within a budget.
+
+use std::ffi::c_void;
+use std::io;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Regions larger than this ask for transparent huge pages; smaller ones would waste a good part of their budget on them.
+pub const HUGE_PAGE_THRESHOLD_BYTES: usize = 64 << 20;
+
+/// Growth is accounted in steps of this many bytes.
+pub const GROWTH_STEP_BYTES: usize = 64 << 10;
+
+/// A reserved, zero-filled, page-aligned address range owned by one partition.
+///
+/// Invariants that the unsafe code here and in the modules that use `base` relies on:
+/// 1. `[base, base + reserved_bytes)` is one private anonymous read-write mapping until drop; it never moves.
+/// 2. Bytes that were never written, or were released, read as zero.
+/// 3. Only the owner holds the pointer; it is handed out by reference with the owner's borrow.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    reserved_bytes: usize,
+}
+
+// SAFETY: the mapping is private to the owner (invariant 3), and moving the owner to another thread moves the only access to it.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Reserves `bytes` of address space (rounded up to whole 2 MiB); memory is taken only when it is first written.
+    ///
+    /// # Errors
+    /// What the kernel says when the address space or the overcommit limit does not allow it.
+    pub fn reserve(bytes: usize, huge_pages: bool) -> io::Result<Self> {
+        let reserved_bytes = bytes.max(1).next_multiple_of(2 << 20);
+        // SAFETY: an anonymous mapping at an address that the kernel chooses aliases nothing.
+        let address = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                reserved_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let base = NonNull::new(address.cast::<u8>())
+            .ok_or_else(|| io::Error::other("the kernel mapped a region at address zero"))?;
+        let region = Self {
+            base,
+            reserved_bytes,
+        };
+        let advice = if huge_pages {
+            Advice::LinuxHugepage
+        } else {
+            Advice::LinuxNoHugepage
+        };
+        // SAFETY: the range is the mapping just made. A kernel without huge pages refuses the advice, which changes nothing.
+        let _ = unsafe {
+            madvise(
+                region.base.as_ptr().cast::<c_void>(),
+                reserved_bytes,
+                advice,
+            )
+        };
+        Ok(region)
+    }
+
+    /// First byte of the range.
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Length of the range in bytes.
+    #[inline]
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes
+    }
+
+    /// Gives the pages of `[offset, offset + bytes)` back to the kernel; they read as zero afterwards.
+    ///
+    /// # Panics
+    /// If the range is outside the region.
+    pub fn release(&mut self, offset: usize, bytes: usize) {
+        assert!(
+            offset
+                .checked_add(bytes)
+                .is_some_and(|end| end <= self.reserved_bytes)
+        );
+        // SAFETY: the range lies in the mapping (checked above), and `&mut self` shows that nobody else looks at it.
+        let released = unsafe {
+            madvise(
+                self.base.as_ptr().add(offset).cast::<c_void>(),
+                bytes,
+                Advice::LinuxDontNeed,
+            )
+        };
+        released.expect("MADV_DONTNEED on a private anonymous mapping cannot fail");
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nothing borrows from it any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.reserved_bytes) };
+    }
+}
+
+/// Types for which the all-zero bit pattern is a valid value, and which need no drop.
+///
+/// # Safety
+/// Implement it only for types without references, niches or padding that is read.
+pub unsafe trait ZeroValid: Copy {}
+// SAFETY: plain integers.
+unsafe impl ZeroValid for u8 {}
+// SAFETY: plain integers.
+unsafe impl ZeroValid for u64 {}
+
+/// A growable array that never moves: new elements are zero.
+#[derive(Debug)]
+pub struct RegionVec<T> {
+    region: Region,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: ZeroValid> RegionVec<T> {
+    /// An empty array with address space for `capacity` elements.
+    ///
+    /// # Errors
+    /// As [`Region::reserve`].
+    pub fn with_reserved(capacity: usize) -> io::Result<Self> {
+        let bytes = capacity.saturating_mul(size_of::<T>());
+        let region = Region::reserve(bytes, bytes >= HUGE_PAGE_THRESHOLD_BYTES)?;
+        Ok(Self {
+            region,
+            len: 0,
+            element: PhantomData,
+        })
+    }
+
+    /// Appends `count` zero elements.
+    ///
+    /// # Panics
+    /// If the reserved address space is exhausted; callers size it by the 4-byte id space or by their budget.
+    pub fn grow(&mut self, count: usize) {
+        let len = self.len + count;
+        assert!(
+            len * size_of::<T>() <= self.region.reserved_bytes(),
+            "a region of {} bytes is exhausted",
+            self.region.reserved_bytes()
+        );
+        self.len = len;
+    }
+
+    /// Number of elements.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that the elements occupy, in whole growth steps.
+    #[inline]
+    pub fn allocated_bytes(&self) -> usize {
+        (self.len * size_of::<T>()).next_multiple_of(GROWTH_STEP_BYTES)
+    }
+
+    /// All elements.
+    #[inline]
+    pub fn as_slice(&self) -> &[T] {
+        // SAFETY: the first `len` elements lie in the mapping (checked in `grow`), are zero or were written as `T`, and zero is valid.
+        unsafe { std::slice::from_raw_parts(self.region.base().cast::<T>(), self.len) }
+    }
+
+    /// All elements, to write.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        // SAFETY: as in `as_slice`; `&mut self` makes it the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.region.base().cast::<T>(), self.len) }
+    }
+}
+
+/// Asks the processor to bring the cache line at `address` near; any address is allowed, wrong ones are ignored.
+#[inline(always)]
+pub fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast::<i8>());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_in_place_and_reads_zero() {
+        let mut array = RegionVec::<u64>::with_reserved(1 << 20).unwrap();
+        array.grow(10);
+        let before = array.as_slice().as_ptr();
+        assert!(array.as_slice().iter().all(|&v| v == 0));
+        array.as_mut_slice()[9] = 7;
+        array.grow(100_000);
+        assert_eq!(array.as_slice().as_ptr(), before);
+        assert_eq!(array.as_slice()[9], 7);
+        assert_eq!(array.as_slice()[50_000], 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "exhausted")]
+    fn a_full_region_says_so() {
+        let mut array = RegionVec::<u64>::with_reserved(10).unwrap();
+        array.grow(1 << 20);
+    }
+
+    #[test]
+    fn released_pages_read_zero() {
+        let mut region = Region::reserve(4 << 20, false).unwrap();
+        // SAFETY: the first two pages lie in the region.
+        unsafe {
+            region.base().write(1);
+            region.base().add(4096).write(2);
+        }
+        region.release(0, 4096);
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(region.base().read(), 0);
+            assert_eq!(region.base().add(4096).read(), 2);
+        }
+    }
+}

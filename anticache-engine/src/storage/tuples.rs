@@ -1,0 +1,365 @@
+//! Tuple memory of one table at one partition.
+//!
+//! A tuple is addressed by a 4-byte id (its slot), as in the paper (§3.1, Fig. 4), and laid out as
+//!
+//! ```text
+//! offset 0      1           5           9                9 + row_bytes
+//!        | flags | next (4) | prev (4)  | row (fixed part) | padding to 8 |
+//! ```
+//!
+//! `next` and `prev` are the LRU chain's tuple ids; in a free slot `next` links the free list of its chunk. Slots come in chunks, which
+//! are the unit in which memory is taken and given back. New tuples go to the lowest chunk with a free slot, so that the last chunks
+//! run empty and can be released.
+
+use std::io;
+
+use super::region::{HUGE_PAGE_THRESHOLD_BYTES, Region, prefetch};
+
+/// Position of a tuple in its table's memory.
+pub type TupleId = u32;
+
+/// No tuple; ends chains and free lists.
+pub const NO_TUPLE: TupleId = u32::MAX;
+
+/// Bytes before a tuple's row: 1 byte of flags and two 4-byte chain ids (paper, Fig. 4).
+pub const TUPLE_HEADER_BYTES: usize = 9;
+
+/// Tuple flags.
+pub mod flag {
+    /// The slot holds a tuple.
+    pub const LIVE: u8 = 1;
+    /// Written by a transaction of the command-log group with even number, not known to be durable.
+    pub const UNSYNCED_EVEN: u8 = 2;
+    /// The same for groups with odd number.
+    pub const UNSYNCED_ODD: u8 = 4;
+    /// Either of the two.
+    pub const UNSYNCED: u8 = UNSYNCED_EVEN | UNSYNCED_ODD;
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Chunk {
+    /// Slots used so far, counted from the chunk's first; those behind were never touched.
+    touched: u32,
+    /// First slot of the list of freed slots.
+    free_head: TupleId,
+    /// Slots that hold no tuple.
+    free: u32,
+}
+
+/// The slots of one table.
+#[derive(Debug)]
+pub struct TupleMemory {
+    region: Region,
+    row_bytes: usize,
+    stride_bytes: usize,
+    slots_per_chunk: u32,
+    chunks: Vec<Chunk>,
+    /// No chunk before this one has a free slot.
+    first_candidate: usize,
+    live: u64,
+}
+
+impl TupleMemory {
+    /// Empty memory for rows of `row_bytes`, in chunks of about `chunk_bytes`, of at most `limit_bytes` altogether.
+    ///
+    /// # Errors
+    /// As [`Region::reserve`].
+    pub fn new(row_bytes: usize, chunk_bytes: usize, limit_bytes: usize) -> io::Result<Self> {
+        let stride_bytes = (TUPLE_HEADER_BYTES + row_bytes).next_multiple_of(8);
+        // A chunk is whole pages, so that it can be given back: stride is a multiple of 8, so 512 slots always are.
+        let slots = (chunk_bytes / stride_bytes)
+            .max(1)
+            .next_multiple_of(Self::slots_per_page_run(stride_bytes));
+        let limit_bytes = limit_bytes.max(2 * slots * stride_bytes);
+        let region = Region::reserve(limit_bytes, limit_bytes >= HUGE_PAGE_THRESHOLD_BYTES)?;
+        Ok(Self {
+            region,
+            row_bytes,
+            stride_bytes,
+            slots_per_chunk: u32::try_from(slots).map_err(io::Error::other)?,
+            chunks: Vec::new(),
+            first_candidate: 0,
+            live: 0,
+        })
+    }
+
+    /// The smallest number of slots that fills whole 4096-byte pages.
+    fn slots_per_page_run(stride_bytes: usize) -> usize {
+        let power_of_two_in_stride = 1 << stride_bytes.trailing_zeros().min(12);
+        4096 / power_of_two_in_stride
+    }
+
+    /// Bytes of one chunk.
+    pub fn chunk_bytes(&self) -> usize {
+        self.slots_per_chunk as usize * self.stride_bytes
+    }
+
+    /// Bytes that one tuple occupies, header and padding included.
+    pub fn stride_bytes(&self) -> usize {
+        self.stride_bytes
+    }
+
+    /// Bytes of all chunks held.
+    pub fn allocated_bytes(&self) -> usize {
+        self.chunks.len() * self.chunk_bytes()
+    }
+
+    /// Tuples held.
+    pub fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Slots of the chunks held that carry no tuple.
+    pub fn free_slots(&self) -> u64 {
+        self.chunks.len() as u64 * u64::from(self.slots_per_chunk) - self.live
+    }
+
+    /// Slots in a chunk.
+    pub fn slots_per_chunk(&self) -> u32 {
+        self.slots_per_chunk
+    }
+
+    /// Takes one more chunk; false when the table's address space is used up.
+    pub fn add_chunk(&mut self) -> bool {
+        if (self.chunks.len() + 1) * self.chunk_bytes() > self.region.reserved_bytes() {
+            return false;
+        }
+        self.chunks.push(Chunk {
+            touched: 0,
+            free_head: NO_TUPLE,
+            free: self.slots_per_chunk,
+        });
+        true
+    }
+
+    /// The ids of the last chunk's slots that hold tuples, for a caller that wants to move them away.
+    pub fn live_in_last_chunk(&self) -> Vec<TupleId> {
+        let Some(index) = self.chunks.len().checked_sub(1) else {
+            return Vec::new();
+        };
+        let first = index as u32 * self.slots_per_chunk;
+        (first..first + self.chunks[index].touched)
+            .filter(|&id| self.is_live(id))
+            .collect()
+    }
+
+    /// Slots without a tuple in all chunks but the last.
+    pub fn free_before_last_chunk(&self) -> u64 {
+        self.free_slots() - self.chunks.last().map_or(0, |chunk| u64::from(chunk.free))
+    }
+
+    /// Gives the last chunk back to the kernel.
+    ///
+    /// # Panics
+    /// If it still holds a tuple.
+    pub fn release_last_chunk(&mut self) {
+        let chunk = self.chunks.pop().expect("a chunk to release");
+        assert_eq!(
+            chunk.free, self.slots_per_chunk,
+            "released a chunk that holds tuples"
+        );
+        let offset = self.chunks.len() * self.chunk_bytes();
+        let bytes = self.chunk_bytes();
+        self.region.release(offset, bytes);
+        self.first_candidate = self.first_candidate.min(self.chunks.len());
+    }
+
+    /// A slot for a new tuple, from the lowest chunk that has one; its header is zero but for [`flag::LIVE`], its row is undefined.
+    /// `None` when no chunk has a free slot.
+    #[inline]
+    pub fn allocate(&mut self) -> Option<TupleId> {
+        while self.chunks.get(self.first_candidate)?.free == 0 {
+            self.first_candidate += 1;
+        }
+        let mut chunk = self.chunks[self.first_candidate];
+        chunk.free -= 1;
+        let id = if chunk.free_head == NO_TUPLE {
+            chunk.touched += 1;
+            self.first_candidate as u32 * self.slots_per_chunk + chunk.touched - 1
+        } else {
+            let id = chunk.free_head;
+            chunk.free_head = self.next(id);
+            id
+        };
+        self.chunks[self.first_candidate] = chunk;
+        self.live += 1;
+        self.set_flags(id, flag::LIVE);
+        self.set_links(id, NO_TUPLE, NO_TUPLE);
+        Some(id)
+    }
+
+    /// Frees a slot.
+    #[inline]
+    pub fn free(&mut self, id: TupleId) {
+        debug_assert!(self.is_live(id));
+        let index = (id / self.slots_per_chunk) as usize;
+        let head = self.chunks[index].free_head;
+        self.set_flags(id, 0);
+        self.set_links(id, head, NO_TUPLE);
+        let chunk = &mut self.chunks[index];
+        chunk.free_head = id;
+        chunk.free += 1;
+        self.first_candidate = self.first_candidate.min(index);
+        self.live -= 1;
+    }
+
+    /// Whether `id` is a slot of the chunks held and carries a tuple.
+    #[inline]
+    pub fn is_live(&self, id: TupleId) -> bool {
+        ((id / self.slots_per_chunk) as usize) < self.chunks.len()
+            && self.flags(id) & flag::LIVE != 0
+    }
+
+    /// Address of a slot.
+    ///
+    /// The assertion is the bound that every access below relies on: a slot of a chunk held lies wholly in the region.
+    #[inline(always)]
+    fn address(&self, id: TupleId) -> *mut u8 {
+        let offset = id as usize * self.stride_bytes;
+        assert!(
+            offset < self.allocated_bytes(),
+            "tuple id {id} is outside its table"
+        );
+        // SAFETY: offset + stride <= allocated_bytes <= reserved bytes, because ids count whole slots of whole chunks.
+        unsafe { self.region.base().add(offset) }
+    }
+
+    /// Flags of a tuple, see [`flag`].
+    #[inline]
+    pub fn flags(&self, id: TupleId) -> u8 {
+        // SAFETY: `address` points at a slot of at least the header's size.
+        unsafe { *self.address(id) }
+    }
+
+    /// Sets a tuple's flags.
+    #[inline]
+    pub fn set_flags(&mut self, id: TupleId, flags: u8) {
+        // SAFETY: as in `flags`; `&mut self` makes it the only access.
+        unsafe { *self.address(id) = flags }
+    }
+
+    /// The chain's next id (towards the hot end), or the next free slot.
+    #[inline]
+    pub fn next(&self, id: TupleId) -> TupleId {
+        // SAFETY: bytes 1..5 of the header; unaligned, hence read_unaligned.
+        unsafe { self.address(id).add(1).cast::<u32>().read_unaligned() }
+    }
+
+    /// The chain's previous id (towards the cold end).
+    #[inline]
+    pub fn prev(&self, id: TupleId) -> TupleId {
+        // SAFETY: bytes 5..9 of the header.
+        unsafe { self.address(id).add(5).cast::<u32>().read_unaligned() }
+    }
+
+    /// Sets `next`.
+    #[inline]
+    pub fn set_next(&mut self, id: TupleId, next: TupleId) {
+        // SAFETY: bytes 1..5 of the header.
+        unsafe { self.address(id).add(1).cast::<u32>().write_unaligned(next) }
+    }
+
+    /// Sets `prev`.
+    #[inline]
+    pub fn set_prev(&mut self, id: TupleId, prev: TupleId) {
+        // SAFETY: bytes 5..9 of the header.
+        unsafe { self.address(id).add(5).cast::<u32>().write_unaligned(prev) }
+    }
+
+    /// Sets both links.
+    #[inline]
+    pub fn set_links(&mut self, id: TupleId, next: TupleId, prev: TupleId) {
+        self.set_next(id, next);
+        self.set_prev(id, prev);
+    }
+
+    /// The row (fixed part) of a tuple.
+    #[inline]
+    pub fn row(&self, id: TupleId) -> &[u8] {
+        // SAFETY: header and row lie in the slot.
+        unsafe {
+            std::slice::from_raw_parts(self.address(id).add(TUPLE_HEADER_BYTES), self.row_bytes)
+        }
+    }
+
+    /// The row of a tuple, to write.
+    #[inline]
+    pub fn row_mut(&mut self, id: TupleId) -> &mut [u8] {
+        // SAFETY: as in `row`; `&mut self` makes it the only access.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.address(id).add(TUPLE_HEADER_BYTES), self.row_bytes)
+        }
+    }
+
+    /// Brings the first `lines` cache lines of a tuple near.
+    #[inline]
+    pub fn prefetch(&self, id: TupleId, lines: usize) {
+        let address = self
+            .region
+            .base()
+            .wrapping_add(id as usize * self.stride_bytes);
+        for line in 0..lines {
+            prefetch(address.wrapping_add(line * 64));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_reused_lowest_chunk_first_and_chunks_are_given_back() {
+        let mut memory = TupleMemory::new(23, 4096, 1 << 20).unwrap();
+        assert_eq!(memory.stride_bytes(), 32);
+        assert_eq!(memory.slots_per_chunk(), 128);
+        assert!(memory.allocate().is_none());
+        assert!(memory.add_chunk() && memory.add_chunk());
+        let ids: Vec<_> = (0..256).map(|_| memory.allocate().unwrap()).collect();
+        assert_eq!(ids, (0..256).collect::<Vec<_>>());
+        assert!(memory.allocate().is_none());
+        for &id in &ids[..3] {
+            memory.free(id);
+        }
+        memory.free(200);
+        assert_eq!(memory.allocate(), Some(2));
+        assert_eq!(memory.free_before_last_chunk(), 2);
+        for id in memory.live_in_last_chunk() {
+            memory.free(id);
+        }
+        memory.release_last_chunk();
+        assert_eq!(memory.allocated_bytes(), memory.chunk_bytes());
+        assert_eq!(memory.free_slots(), 2);
+        assert!(!memory.is_live(200));
+    }
+
+    #[test]
+    fn header_and_row_do_not_overlap() {
+        let mut memory = TupleMemory::new(16, 4096, 1 << 20).unwrap();
+        memory.add_chunk();
+        let id = memory.allocate().unwrap();
+        memory.row_mut(id).fill(0xAB);
+        memory.set_links(id, 0x0102_0304, 0x0506_0708);
+        assert_eq!(memory.flags(id), flag::LIVE);
+        assert_eq!(
+            (memory.next(id), memory.prev(id)),
+            (0x0102_0304, 0x0506_0708)
+        );
+        assert!(memory.row(id).iter().all(|&b| b == 0xAB));
+    }
+
+    #[test]
+    #[should_panic(expected = "outside its table")]
+    fn an_id_beyond_the_chunks_is_refused() {
+        let memory = TupleMemory::new(16, 4096, 1 << 20).unwrap();
+        let _ = memory.row(5);
+    }
+
+    #[test]
+    fn chunks_are_whole_pages_for_any_row_size() {
+        for row_bytes in 1..2000 {
+            let memory = TupleMemory::new(row_bytes, 64 << 10, 1 << 20).unwrap();
+            assert_eq!(memory.chunk_bytes() % 4096, 0, "row of {row_bytes} bytes");
+        }
+    }
+}

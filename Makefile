@@ -15,6 +15,9 @@ RESULTS ?= results
 FIGURES := fig06 fig07 fig08 fig09 fig10 fig11 fig12
 EXISTING = $(patsubst workloads/%.yml,%,$(wildcard $(patsubst %,workloads/%.yml,$(FIGURES))))
 
+COMMA := ,
+SPACE := $(subst ,, )
+
 # The toolchain that setup/bootstrap.sh chose comes first; read when a recipe runs, after set-up.
 CARGO = PATH="$$(cat .tools/cargo-directory):$$PATH" cargo
 RUNNER = .venv/bin/python -m runner
@@ -55,7 +58,6 @@ build: setup ## Build the engine and the drivers
 smoke: SCALE := smoke
 smoke: build ## From a bare clone to Figure 6 with its table and claims, at the smallest scale
 	@$(RUNNER) run --experiment fig06 $(WHAT)
-	$(RUNNER) figures $(WHERE)
 	$(RUNNER) claims $(WHERE)
 
 test: build ## Run every test: Rust, Python, end to end on the real servers, notebooks
@@ -84,10 +86,11 @@ $(FIGURES):
 	@[ -e workloads/$@.yml ] || { echo "make $@: no workloads/$@.yml yet; there is: $(EXISTING)" >&2; exit 2; }
 	$(MAKE) build
 	$(RUNNER) run --experiment $@ $(WHAT)
-	$(RUNNER) figures $(WHERE)
 	$(RUNNER) claims $(WHERE)
 
-all: $(EXISTING) ## Run every experiment that exists, at SCALE
+all: build ## Run every experiment that exists, at SCALE
+	@$(RUNNER) run --experiment "$(subst $(SPACE),$(COMMA),$(EXISTING))" $(WHAT)
+	$(RUNNER) claims $(WHERE)
 
 figures: setup ## Draw the figures of the newest run again
 	@$(RUNNER) figures $(WHERE)

@@ -70,7 +70,7 @@ lint: setup ## Check formatting, lints and types of Rust, Python, YAML and Ansib
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/yamllint --strict .
-	cd ansible && ../.venv/bin/ansible-lint --offline --strict
+	cd ansible && PATH="$$PWD/../.venv/bin:$$PATH" ansible-lint -q --offline --strict
 
 plan: setup ## Print cells, trials, estimated time and disk of FIG at SCALE; runs nothing
 	@$(RUNNER) plan --experiment "$(FIG)" $(WHAT)

@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -208,12 +209,12 @@ def is_ready(daemon: Daemon, pid: int) -> bool:
 
 
 def spawn(daemon: Daemon) -> subprocess.Popen[bytes]:
-    """Starts the process in its own session, pinned to its CPUs, with a fresh log (the previous one is kept aside)."""
+    """Starts the process in its own session, on its CPUs, with a fresh log (the previous one is kept aside)."""
     if daemon.log_path.exists():
         daemon.log_path.replace(daemon.log_path.with_suffix(".previous.log"))
-    with daemon.log_path.open("wb") as log:
+    with daemon.log_path.open("wb") as log, pinned(daemon):
         try:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 daemon.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -224,24 +225,26 @@ def spawn(daemon: Daemon) -> subprocess.Popen[bytes]:
             )
         except OSError as error:
             raise DaemonError(f"{daemon.name}: cannot run {daemon.argv[0]}: {error.strerror}") from error
-    if daemon.cpus:
-        pin(daemon, process)
-    return process
 
 
-def pin(daemon: Daemon, process: subprocess.Popen[bytes]) -> None:
-    """Restricts the process to CPUs; ends it and raises DaemonError when the node does not have them."""
+@contextlib.contextmanager
+def pinned(daemon: Daemon) -> Iterator[None]:
+    """Moves this process to the daemon's CPUs meanwhile: the child inherits them before it can start a thread.
+
+    Raises DaemonError when the node does not have them.
+    """
+    before = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(process.pid, daemon.cpus)
-    except ProcessLookupError:
-        return  # it has ended already: waiting for it reports that better
+        os.sched_setaffinity(0, daemon.cpus or before)
     except OSError as error:
-        process.kill()
-        process.wait()
-        usable = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        offered = ",".join(map(str, sorted(before)))
         raise DaemonError(
-            f"{daemon.name}: cannot use CPUs {daemon.cpus} ({error.strerror}); this node offers {usable}"
+            f"{daemon.name}: cannot use CPUs {daemon.cpus} ({error.strerror}); this node offers {offered}"
         ) from error
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def start(daemon: Daemon) -> tuple[bool, int]:

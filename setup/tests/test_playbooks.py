@@ -175,5 +175,21 @@ def test_the_engine_is_configured_as_the_contract_says(node: Node) -> None:
     }
 
 
+def test_the_engine_is_deployed_afresh(node: Node) -> None:
+    if not (ROOT / "target" / "release" / "anticached").exists():
+        pytest.fail("target/release/anticached is not built: make build")
+    sizes = {"memory_budget_bytes": 33554432}
+    assert changes(node.play("deploy", system="anticache-alru", **sizes)) > 0
+    first = json.loads((node.root / "anticache" / "endpoint.json").read_text())
+    assert first["system"] == "anticache-alru"
+    assert first["adapter"] == "anticache"
+    assert changes(node.play("deploy", system="anticache-alru", **sizes)) == 0
+
+    assert changes(node.play("deploy", id="other", system="anticache-alru", **sizes)) > 0
+    second = json.loads((node.root / "anticache" / "endpoint.json").read_text())
+    assert second["pids"] != first["pids"]
+    assert changes(node.play("stop")) > 0
+
+
 def test_a_system_without_data_on_disk_keeps_no_data_set(node: Node) -> None:
     assert "anticache-lru keeps no data set" in said(node.play("keep", system="anticache-lru"))

@@ -32,7 +32,12 @@ def execute(notebook: Path, run: Path, in_place: bool = False) -> Path:
     except (OSError, ValueError) as error:
         raise InputError(f"{notebook}: cannot be read: {error}") from None
     client = NotebookClient(
-        document, timeout=CELL_LIMIT_S, kernel_name="python3", resources={"metadata": {"path": str(notebook.parent)}}
+        document,
+        timeout=CELL_LIMIT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(notebook.parent)}},
+        # Loopback only; the kernel's warning about unencrypted sockets would fill every log.
+        extra_arguments=["--IPKernelApp.log_level=40"],
     )
     paths = [str(ROOT / "drivers" / "runner"), str(ROOT / "notebooks"), os.environ.get("PYTHONPATH", "")]
     environment = {

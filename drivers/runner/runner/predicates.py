@@ -21,8 +21,8 @@ from runner.workload import Strict
 
 Selector = dict[str, str | int | float | list[str] | list[int] | list[float]]
 SELECTOR = "columns of the table with a value or a list of values, e.g. {mix: read-only, skew: [1.5, 1.25]}"
-CLIENT_SATURATED = "client"
-"""A trial that is invalid for this reason measured at least what its flags say: a lower bound."""
+CLIENT_SATURATED = "client_saturated"
+"""The flag of a trial whose terminals were the bottleneck: invalid, but its throughput is a lower bound."""
 
 
 class NotMeasuredError(Exception):
@@ -194,9 +194,7 @@ def _sample(rows: pd.DataFrame, metric: str) -> Sample:
     sample = Sample()
     usable = rows[(rows["status"] == "ok") & rows[metric].notna()]
     if usable.empty:
-        bounded = rows[
-            (rows["status"] == "invalid") & rows[metric].notna() & rows["flags"].str.contains(CLIENT_SATURATED)
-        ]
+        bounded = rows[(rows["status"] == "invalid") & rows[metric].notna() & (rows["flags"] == CLIENT_SATURATED)]
         if not bounded.empty:
             usable, sample.lower_bound = bounded, True
     sample.values = [float(v) for v in usable[metric]]

@@ -85,5 +85,10 @@ def _server_settings(run: Run) -> list[dict[str, Any]]:
         if system not in found and path.is_file():
             environment = read_json(path)
             if environment.get("server_settings"):
-                found[system] = {"system": system, "settings": environment["server_settings"]}
+                settings = {
+                    f"{server}: {name}": value
+                    for server, values in environment["server_settings"].items()
+                    for name, value in values.items()
+                }
+                found[system] = {"system": system, "settings": settings}
     return list(found.values())

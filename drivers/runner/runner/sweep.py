@@ -300,7 +300,7 @@ def judge(directory: Path, outcome: driver.Outcome, dead: list[str], pids: dict[
     """Read loadgen's result and correct its status by what only the runner can see.
 
     A missing or unreadable result, a loadgen that had to be ended, and a server that is gone make the trial failed;
-    a trial that has not settled is flagged ``not-settled``.
+    a trial that has not settled is flagged ``not_settled``.
     """
     try:
         result = dict(read_json(directory / "result.json"))
@@ -322,7 +322,7 @@ def judge(directory: Path, outcome: driver.Outcome, dead: list[str], pids: dict[
     elif result["status"] == "ok":
         result["settled"] = stats.settled(measured_seconds(directory / "timeline.csv"))
         if result["settled"] is False:
-            result["flags"] = [*result["flags"], "not-settled"]
+            result["flags"] = [*result["flags"], "not_settled"]
     return result
 
 

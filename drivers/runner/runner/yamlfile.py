@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
@@ -148,61 +149,76 @@ def _plain(node: Any, location: Location, lines: dict[Location, int]) -> Any:
 
 
 def _complaint(document: Document, model: type[BaseModel], error: ErrorDetails) -> str:
-    location: Location = tuple(error["loc"])
-    # Pydantic adds steps of its own (union members, '[key]'); the file has no such place.
-    while location and error["type"] != "missing" and document.value(location[:-1]) is None:
-        location = location[:-1]
-    return str(document.error(location, _problem(model, location, error)))
+    location, owner, field = _resolve(document.data, model, tuple(error["loc"]), error["type"] == "missing")
+    return str(document.error(location, _problem(error, owner, field)))
 
 
-def _problem(model: type[BaseModel], location: Location, error: ErrorDetails) -> str:
-    kind, value = error["type"], error["input"]
-    if kind == "extra_forbidden":
-        names = _names_at(model, location[:-1])
-        return f"unknown key{nearest(str(location[-1]), names)}; allowed here: {', '.join(names)}"
-    if kind == "missing":
-        return "this key is missing" + _hint(model, location)
-    if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"):
-        return f"{value!r} is not allowed{_hint(model, location)}"
-    if kind in ("literal_error", "enum"):
-        expected = str(error.get("ctx", {})["expected"])
-        names = [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]
-        return f"{value!r} is not known{nearest(str(value), names)}; allowed: {', '.join(names)}"
-    if kind in ("too_short", "string_too_short"):
-        return f"must not be empty{_hint(model, location)}"
-    expected = str(error["msg"]).removeprefix("Input should be ")
-    return f"{describe(value)} is not allowed: expected {expected}{_hint(model, location)}"
+def _resolve(
+    data: Any, model: type[BaseModel], raw: Location, missing: bool
+) -> tuple[Location, type[BaseModel] | None, FieldInfo | None]:
+    """Turn pydantic's location into the file's: it adds steps for union members, which no file has.
+
+    Returns the location, the model that it lies in, and the innermost field on the way.
+    """
+    location: list[str | int] = []
+    owner: type[BaseModel] | None = model
+    inner: type[BaseModel] | None = model
+    field: FieldInfo | None = None
+    name_next = False
+    for position, step in enumerate(raw):
+        last = position == len(raw) - 1
+        here = isinstance(data, list) or (isinstance(data, dict) and step in data)
+        if not here and not (last and missing):
+            continue
+        location.append(step)
+        data = None if not here else data[step]
+        if isinstance(step, int) or (field is not None and name_next):
+            name_next = False  # an index of a list, a name of a dict: not a field
+        elif inner is not None:
+            owner, field = inner, _field(inner, step)
+            name_next = field is not None and typing.get_origin(field.annotation) is dict
+        inner = _member(field.annotation, data) if field is not None else None
+    return tuple(location), owner, field
 
 
-def _fields(annotation: Any) -> type[BaseModel] | None:
-    """Find the model inside an annotation such as ``list[Model] | None``."""
+def _field(model: type[BaseModel], name: str) -> FieldInfo | None:
+    return next((f for n, f in model.model_fields.items() if name == (f.alias or n)), None)
+
+
+def _members(annotation: Any) -> list[type[BaseModel]]:
+    """List the models inside an annotation such as ``list[Model] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for part in reversed(typing.get_args(annotation)):
-        found = _fields(part)
-        if found is not None:
-            return found
-    return None
+        return [annotation]
+    return [found for part in typing.get_args(annotation) for found in _members(part)]
 
 
-def _names_at(model: type[BaseModel], location: Location) -> list[str]:
-    current: type[BaseModel] | None = model
-    for step in location:
-        if current is None:
-            return []
-        if isinstance(step, str) and step in current.model_fields:
-            current = _fields(current.model_fields[step].annotation)
-    return list(current.model_fields) if current is not None else []
+def _member(annotation: Any, data: Any) -> type[BaseModel] | None:
+    """Choose the model that `data` is meant for: the one of its `kind` where there are several."""
+    members = _members(annotation)
+    kind = data.get("kind") if isinstance(data, dict) else None
+    for member in members:
+        if "kind" in member.model_fields and kind in typing.get_args(member.model_fields["kind"].annotation):
+            return member
+    return members[0] if len(members) == 1 else None
 
 
-def _hint(model: type[BaseModel], location: Location) -> str:
-    """Return the description of the innermost field on the way to `location`: its meaning and what is allowed."""
-    current: type[BaseModel] | None = model
-    text = ""
-    for step in location:
-        if current is None:
-            break
-        if isinstance(step, str) and step in current.model_fields:
-            field = current.model_fields[step]
-            text, current = field.description or "", _fields(field.annotation)
-    return f"; allowed: {text}" if text else ""
+def _problem(error: ErrorDetails, owner: type[BaseModel] | None, field: FieldInfo | None) -> str:
+    kind, value = error["type"], error["input"]
+    hint = f"; allowed: {field.description}" if field is not None and field.description else ""
+    if kind == "extra_forbidden":
+        names = [f.alias or n for n, f in owner.model_fields.items()] if owner is not None else []
+        return f"unknown key{nearest(str(error['loc'][-1]), names)}; allowed here: {', '.join(names)}"
+    if kind == "missing":
+        return "this key is missing" + hint
+    if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"):
+        return f"{value!r} is not allowed{hint}"
+    if kind in ("literal_error", "enum", "union_tag_invalid"):
+        context = error.get("ctx", {})
+        expected = str(context.get("expected_tags") or context["expected"])
+        names = [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]
+        found = context.get("tag", value)
+        return f"{found!r} is not known{nearest(str(found), names)}; allowed: {', '.join(names)}"
+    if kind in ("too_short", "string_too_short"):
+        return f"must not be empty{hint}"
+    expected = str(error["msg"]).removeprefix("Input should be ")
+    return f"{describe(value)} is not allowed: expected {expected}{hint}"

@@ -1,0 +1,80 @@
+"""What several tests need: the real workloads in a scratch directory, and runs with hand-written records."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from runner import collect, store
+from runner.files import write_json
+from runner.machine import Code, CpuSets
+from runner.plan import Plan, Trial, make_plan
+from runner.store import Key, Run
+from runner.workload import Workload, load
+
+ROOT = Path(__file__).resolve().parents[3]
+CPUS = CpuSets("0", "1")
+
+
+@pytest.fixture
+def workloads(tmp_path: Path) -> Path:
+    """A copy of the real workloads that a test may spoil."""
+    return Path(shutil.copytree(ROOT / "workloads", tmp_path / "workloads"))
+
+
+@pytest.fixture
+def smoke() -> Workload:
+    return load(ROOT / "workloads", "fig06", "smoke")
+
+
+@pytest.fixture
+def laptop() -> Workload:
+    return load(ROOT / "workloads", "fig06", "laptop")
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> Callable[[Plan], Run]:
+    """Makes an empty run for a plan below the test's own results directory."""
+
+    def make(plan: Plan, shaping: str = "code-1") -> Run:
+        code = Code("0123456789abcdef", False, shaping)
+        run = store.create(tmp_path / "results", Key(plan.scale, "local", "none", shaping), code, {"cpu_cores": 2})
+        run.add_plan(plan)
+        return run
+
+    return make
+
+
+def record(run: Run, trial: Trial, throughput_txn_s: float | None, status: str = "ok", **more: Any) -> None:
+    """Record a trial as the sweep does, with hand-written figures."""
+    directory = run.begin(trial.hash)
+    result: dict[str, Any] = {"format": 1, "status": status, "reason": "", "flags": [], **more}
+    if throughput_txn_s is not None:
+        result |= {"throughput_txn_s": throughput_txn_s, "committed": int(throughput_txn_s), "measured_s": 1.0}
+    write_json(directory / "result.json", result)
+    run.commit(trial.hash)
+
+
+@pytest.fixture
+def table(
+    laptop: Workload, new_run: Callable[[Plan], Run]
+) -> Callable[[Callable[[Trial], float | None]], pd.DataFrame]:
+    """Makes the collected table of a laptop run whose throughputs a function of the trial gives; None = failed."""
+
+    def make(throughput: Callable[[Trial], float | None], trials: int = 1) -> pd.DataFrame:
+        plan = make_plan([laptop], CPUS, "none", trials=trials)
+        run = new_run(plan)
+        for trial in plan.trials:
+            value = throughput(trial)
+            if value is None:
+                record(run, trial, None, status="failed", reason="deploy failed")
+            else:
+                record(run, trial, value)
+        return collect.collect(run)
+
+    return make

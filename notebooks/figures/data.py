@@ -1,0 +1,69 @@
+"""From the table of trials to what a figure shows: one point per cell, with its interval over trials."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from runner import collect, stats
+
+RUN_VARIABLE = "ANTICACHE_EVAL_RUN"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class NoRunError(Exception):
+    """There is no run whose results could be shown."""
+
+
+def run_directory() -> Path:
+    """Return the run to show: ANTICACHE_EVAL_RUN if set, else ``latest`` in RESULTS (``results/`` if unset)."""
+    named = os.environ.get(RUN_VARIABLE)
+    path = Path(named) if named else Path(os.environ.get("RESULTS") or ROOT / "results") / "latest"
+    if not (path / "trials.parquet").is_file():
+        raise NoRunError(f"{path} has no trials.parquet: run `make smoke`, or `make collect` for a run that exists")
+    return path.resolve()
+
+
+def trials(experiment: str, directory: Path | None = None) -> pd.DataFrame:
+    """Return the trials of one experiment, one row each; raises NoRunError when the run has none."""
+    directory = directory or run_directory()
+    table = collect.read(directory)
+    chosen = table[table["experiment"] == experiment].reset_index(drop=True)
+    if chosen.empty:
+        raise NoRunError(f"{directory} has no trials of {experiment}")
+    return chosen
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell: `estimate` is None where no trial measured anything; `flagged` where a trial carries a mark."""
+
+    skew: float
+    estimate: stats.Estimate | None
+    flagged: bool
+    trouble: str
+
+
+def point(cell: pd.DataFrame, skew: float) -> Point:
+    """Summarise the trials of a cell: valid ones if there are any, else invalid ones, marked."""
+    measured = cell[cell["throughput_txn_s"].notna()]
+    valid = measured[measured["status"] == "ok"]
+    used = valid if not valid.empty else measured[measured["status"] == "invalid"]
+    estimate = stats.mean([float(v) for v in used["throughput_txn_s"]]) if not used.empty else None
+    marked = valid.empty or bool((used["flags"] != "").any())
+    trouble = (
+        "" if estimate is not None else "; ".join(dict.fromkeys(f"{r.status}: {r.reason}" for r in cell.itertuples()))
+    )
+    return Point(skew, estimate, marked, trouble)
+
+
+def series(table: pd.DataFrame, system: str, mix: str, data_memory_ratio: float) -> list[Point]:
+    """Return the points of one line of a panel, from the highest skew to the lowest; empty where none is planned."""
+    rows = table[
+        (table["system"] == system) & (table["mix"] == mix) & (table["data_memory_ratio"] == data_memory_ratio)
+    ]
+    skews = sorted((float(s) for s in rows["skew"].unique()), reverse=True)
+    return [point(rows[rows["skew"] == skew], skew) for skew in skews]

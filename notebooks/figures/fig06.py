@@ -1,0 +1,133 @@
+"""Figure 6 in the paper's arrangement: a row per mix, a column per data/memory ratio, skew falling to the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from figures.data import Point, series
+from figures.style import SYSTEMS, Look
+from figures.style import apply as apply_style
+
+MIXES = ("read-only", "read-heavy", "write-heavy")
+RATIOS = (1.0, 2.0, 4.0, 8.0)
+SKEWS = (1.5, 1.25, 1.0, 0.75, 0.5)
+FORMATS = ("pdf", "svg", "png")
+
+
+def draw(table: pd.DataFrame, scale: Literal["linear", "log"] = "linear") -> Figure:
+    """Draw the twelve panels (a) to (l); the panels of a row share the y axis, as in the paper."""
+    apply_style()
+    figure, grid = plt.subplots(
+        len(MIXES), len(RATIOS), figsize=(11.5, 7.6), sharex=True, sharey="row", layout="constrained", squeeze=False
+    )
+    letters = iter("abcdefghijkl")
+    for (row, mix), (column, ratio) in product(enumerate(MIXES), enumerate(RATIOS)):
+        axes: Axes = grid[row, column]
+        axes.set_title(f"({next(letters)}) {mix}, {ratio:g}x", loc="left", fontweight="bold")
+        _panel(axes, table, mix, ratio)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("throughput (txn/s)")
+    for axes in grid[-1, :]:
+        axes.set_xlabel("skew (Zipf exponent s)")
+    _scale_rows(grid, scale)
+    _legend(figure, table)
+    return figure
+
+
+def _panel(axes: Axes, table: pd.DataFrame, mix: str, ratio: float) -> None:
+    drawn = False
+    for system, look in SYSTEMS.items():
+        points = series(table, system, mix, ratio)
+        _line(axes, points, look)
+        drawn = drawn or bool(points)
+    axes.set_xlim(SKEWS[0] + 0.07, SKEWS[-1] - 0.07)
+    axes.set_xticks(SKEWS, [f"{s:g}" for s in SKEWS])
+    if not drawn:
+        axes.text(
+            0.5, 0.5, "not measured\nat this scale", transform=axes.transAxes, ha="center", va="center", color="#666666"
+        )
+
+
+def _line(axes: Axes, points: list[Point], look: Look) -> None:
+    """Draw one series: hollow markers where a trial is flagged, a cross on the axis where every trial failed."""
+    measured = [(p, p.estimate) for p in points if p.estimate is not None]
+    x = [p.skew for p, _ in measured]
+    y = [e.value for _, e in measured]
+    axes.plot(x, y, color=look.colour, linestyle=look.line, zorder=2)
+    for p, estimate in measured:
+        bar = None
+        if estimate.low is not None and estimate.high is not None:
+            bar = np.array([[estimate.value - estimate.low], [estimate.high - estimate.value]])
+        axes.errorbar(
+            [p.skew],
+            [estimate.value],
+            yerr=bar,
+            color=look.colour,
+            marker=look.marker,
+            markerfacecolor="white" if p.flagged else look.colour,
+            capsize=2.5,
+            linestyle="none",
+            zorder=3,
+        )
+    failed = [p.skew for p in points if p.estimate is None]
+    below = axes.get_xaxis_transform()  # y as a share of the panel: visible whatever the scale
+    axes.plot(failed, [0.03] * len(failed), "x", color=look.colour, transform=below, clip_on=False, zorder=4)
+
+
+def _scale_rows(grid: Iterable[Iterable[Axes]], scale: Literal["linear", "log"]) -> None:
+    for row in grid:
+        for axes in row:
+            if scale == "linear":
+                axes.set_ylim(bottom=0)
+            elif any(other.containers for other in row):  # an empty panel has no logarithm
+                axes.set_yscale("log")
+                axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
+
+
+def _thousands(value: float, _position: object = None) -> str:
+    if value >= 1000:  # noqa: PLR2004
+        return f"{value / 1000:g}k"
+    return f"{value:g}"
+
+
+def _legend(figure: Figure, table: pd.DataFrame) -> None:
+    present = [system for system in SYSTEMS if (table["system"] == system).any()]
+    handles = [
+        Line2D(
+            [], [], color=SYSTEMS[s].colour, linestyle=SYSTEMS[s].line, marker=SYSTEMS[s].marker, label=SYSTEMS[s].label
+        )
+        for s in present
+    ]
+    if ((table["status"] == "invalid") | (table["flags"] != "")).any():
+        handles.append(
+            Line2D(
+                [], [], color="#555555", linestyle="none", marker="o", markerfacecolor="white", label="flagged trial"
+            )
+        )
+    if (table["status"].isin(["failed", "planned"])).any():
+        handles.append(Line2D([], [], color="#555555", linestyle="none", marker="x", label="no valid trial"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+
+
+def save(figure: Figure, directory: Path, name: str = "fig06") -> list[Path]:
+    """Write PDF, SVG and PNG without dates, so that the same data gives the same files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for suffix in FORMATS:
+        path = directory / f"{name}.{suffix}"
+        no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[suffix]
+        figure.savefig(path, metadata=no_date)
+        paths.append(path)
+    return paths

@@ -1,0 +1,60 @@
+"""How a system looks in every figure: told apart by colour, by marker and by line, so also in grey.
+
+Colours: the colour-blind-safe palette of Okabe and Ito, chosen with rising lightness for print in grey.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib.style
+from matplotlib.typing import LineStyleType
+
+
+@dataclass(frozen=True)
+class Look:
+    """Label, colour, marker and line of one system."""
+
+    label: str
+    colour: str
+    marker: str
+    line: LineStyleType
+
+
+SYSTEMS = {
+    "mysql": Look("MySQL", "#000000", "s", "-"),
+    "mysql-memcached": Look("MySQL + Memcached", "#D55E00", "D", "--"),
+    "anticache-lru": Look("anti-caching, LRU", "#0072B2", "^", "-."),
+    "anticache-alru": Look("anti-caching, aLRU", "#009E73", "o", "-"),
+    "anticache-off": Look("no anti-caching", "#B8860B", "v", ":"),
+}
+
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 5,
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+    "svg.hashsalt": "anticache-eval",  # the same data gives the same bytes
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
+
+
+def apply() -> None:
+    """Make the style the default of this process."""
+    matplotlib.style.use(RC)

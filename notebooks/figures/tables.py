@@ -1,0 +1,106 @@
+"""Tables for the notebooks: measured ratios beside the paper's, and the verdicts on its claims."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from figures.data import ROOT, point
+from runner import stats
+
+ANTI_CACHING = "anticache-alru"  # what "anti-caching" means where the paper does not say LRU or aLRU
+
+
+def reference() -> pd.DataFrame:
+    """Return what the paper's text states about Figure 6 (results/reference/fig06.csv)."""
+    return pd.read_csv(ROOT / "results" / "reference" / "fig06.csv", keep_default_na=False)
+
+
+def ratios(table: pd.DataFrame, data_memory_ratio: float = 8.0) -> pd.DataFrame:
+    """Return throughput of anti-caching (aLRU) divided by each other system's, per mix and skew, with intervals.
+
+    Ratios of invalid trials (saturated terminals) are given and marked; cells without a measurement say so.
+    """
+    rows = []
+    at = table[table["data_memory_ratio"] == data_memory_ratio]
+    for (mix, skew), cell in at.groupby(["mix", "skew"], sort=False):
+        row: dict[str, object] = {"mix": mix, "skew": skew}
+        for other in ("mysql", "mysql-memcached"):
+            row[f"aLRU / {other}"] = _ratio(cell, other)
+        rows.append(row)
+    frame = pd.DataFrame(rows, columns=["mix", "skew", "aLRU / mysql", "aLRU / mysql-memcached"])
+    return frame.sort_values(["mix", "skew"], ascending=[True, False], ignore_index=True)
+
+
+def _ratio(cell: pd.DataFrame, other: str) -> str:
+    top, bottom = (cell[cell["system"] == system] for system in (ANTI_CACHING, other))
+    points = [point(side, 0.0) for side in (top, bottom)]
+    if any(p.estimate is None for p in points):
+        return "not measured"
+    values = [[float(v) for v in side["throughput_txn_s"].dropna()] for side in (top, bottom)]
+    found = stats.ratio(*values)
+    interval = f" [{found.low:.1f}, {found.high:.1f}]" if found.interval else ""
+    return f"{found.value:.1f}{interval}" + (" (flagged)" if any(p.flagged for p in points) else "")
+
+
+def paper_ratios() -> pd.DataFrame:
+    """Return the ratios of throughput that the paper states, as a table to stand beside the measured ones."""
+    frame = reference()
+    low, high = frame["ratio_low"].astype(str), frame["ratio_high"].astype(str)
+    stated = [a if a == b else f"{a} to {b}" if a else f"up to {b}" for a, b in zip(low, high, strict=True)]
+    return pd.DataFrame(
+        {
+            "claim": frame["claim"],
+            "where": frame["source"],
+            "mix": frame["mix"].replace("", "all"),
+            "data/memory": frame["data_memory_ratio"].map("{}x".format),
+            "skew": frame["skew"].replace("", "all"),
+            "ratio of": frame["numerator"] + " / " + frame["denominator"],
+            "paper": stated,
+        }
+    )
+
+
+def headline(table: pd.DataFrame) -> str:
+    """Say in one line what was run: run, scale, disk, records, seconds, trials."""
+    scales, disks = (", ".join(table[name].unique()) for name in ("scale", "disk_profile"))
+    return (
+        f"run {table['run'].iloc[0]}, scale {scales}, disk {disks}: {table['records'].max():,} records,"
+        f" {table['measured_s'].max():.3g} s measured, {table['trial'].max() + 1} trial(s) per cell"
+    )
+
+
+def condition(table: pd.DataFrame) -> pd.DataFrame:
+    """Return how many trials of each system ended how: what the figure stands on."""
+    counts = pd.crosstab(table["system"], table["status"])
+    counts["flagged"] = table[table["flags"] != ""].groupby("system").size().reindex(counts.index, fill_value=0)
+    return counts
+
+
+def claims(directory: Path) -> pd.DataFrame:
+    """Return claims.json of a run as a table; the interval and the note in words."""
+    entries = json.loads((directory / "claims.json").read_text(encoding="utf-8"))
+    return pd.DataFrame(
+        {
+            "id": [e["id"] for e in entries],
+            "claim": [e["claim"] for e in entries],
+            "where": [e["where"] for e in entries],
+            "expected": [e["expected"] for e in entries],
+            "verdict": [e["verdict"] for e in entries],
+            "measured": ["" if e["measured"] is None else f"{e['measured']:.3g}" for e in entries],
+            "95 % interval": ["" if not e["interval"] else "{:.3g} to {:.3g}".format(*e["interval"]) for e in entries],
+            "trials": [len(e["evidence"]) for e in entries],
+            "note": [e["note"] for e in entries],
+        }
+    )
+
+
+def alternatives(directory: Path) -> pd.DataFrame:
+    """Return the other readings that the paper gives of a claim, with their verdicts."""
+    entries = json.loads((directory / "claims.json").read_text(encoding="utf-8"))
+    rows = [{"id": e["id"], **a} for e in entries for a in e["alternatives"]]
+    frame = pd.DataFrame(rows, columns=["id", "where", "claim", "expected", "verdict", "measured"])
+    frame["measured"] = ["" if pd.isna(v) else f"{v:.3g}" for v in frame["measured"]]
+    return frame

@@ -4,6 +4,8 @@
 //! (seed, terminal) alone; [`system`] is the waist that the adapters in [`systems`] fit; [`trial`] runs
 //! the terminals and writes the results.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod cpus;
 pub mod data_check;
 pub mod interrupt;

@@ -6,9 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::interrupt::Interrupt;
 use crate::system::SystemError;
 
+/// In which order the chunks are worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Threads take the next chunk of all, so that the whole is worked on nearly in order.
+    Shared,
+    /// Every thread has a contiguous range of its own and works on it in order.
+    Ranges,
+}
+
 /// How the work is cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Chunks {
+    pub order: Order,
     pub total: u64,
     /// Pieces that a thread takes at a time.
     pub chunk: u64,
@@ -17,8 +27,7 @@ pub struct Chunks {
 
 /// What one thread does with its chunks.
 pub trait ChunkWorker {
-    /// Handles one chunk. Chunks are handed out in ascending order, so the whole is worked on nearly
-    /// in order.
+    /// Handles one chunk.
     fn work(&mut self, chunk: Range<u64>) -> Result<(), SystemError>;
 
     /// Completes what is still pending after the last chunk.
@@ -36,9 +45,20 @@ pub fn for_each_chunk<W: ChunkWorker>(
     interrupt: &Interrupt,
     open: impl Fn() -> Result<W, SystemError> + Sync,
 ) -> Result<(), SystemError> {
-    let next = AtomicU64::new(0);
+    let threads = u64::from(chunks.threads.max(1));
+    // One range for all threads, or one for each: the position of the next chunk, and the end.
+    let parts = if chunks.order == Order::Shared {
+        1
+    } else {
+        threads
+    };
+    let bound =
+        |part: u64| (u128::from(chunks.total) * u128::from(part) / u128::from(parts)) as u64;
+    let ranges: Vec<(AtomicU64, u64)> = (0..parts)
+        .map(|part| (AtomicU64::new(bound(part)), bound(part + 1)))
+        .collect();
     let failed = AtomicBool::new(false);
-    let run = || {
+    let run = |(next, end): &(AtomicU64, u64)| {
         let mut worker = open()?;
         loop {
             if failed.load(Ordering::Relaxed) {
@@ -48,16 +68,21 @@ pub fn for_each_chunk<W: ChunkWorker>(
                 return Err(SystemError::Interrupted);
             }
             let start = next.fetch_add(chunks.chunk, Ordering::Relaxed);
-            if start >= chunks.total {
+            if start >= *end {
                 return worker.finish();
             }
-            worker.work(start..chunks.total.min(start + chunks.chunk))?;
+            worker.work(start..(*end).min(start + chunks.chunk))?;
         }
     };
-    let run_and_tell = || run().inspect_err(|_| failed.store(true, Ordering::Relaxed));
+    let run_and_tell = |range: &(AtomicU64, u64)| {
+        run(range).inspect_err(|_| failed.store(true, Ordering::Relaxed))
+    };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..chunks.threads.max(1))
-            .map(|_| scope.spawn(run_and_tell))
+        let threads: Vec<_> = ranges
+            .iter()
+            .cycle()
+            .take(threads as usize)
+            .map(|range| scope.spawn(|| run_and_tell(range)))
             .collect();
         let mut outcome = Ok(());
         for thread in threads {
@@ -89,20 +114,23 @@ mod tests {
 
     #[test]
     fn every_number_comes_exactly_once() {
-        for (total, chunk, threads) in [(0, 10, 4), (1, 10, 4), (1005, 10, 3), (7, 1, 16)] {
-            let seen = Mutex::new(Vec::new());
-            let chunks = Chunks {
-                total,
-                chunk,
-                threads,
-            };
-            for_each_chunk(chunks, &Interrupt::default(), || {
-                Ok(Collect(&seen, u64::MAX))
-            })
-            .unwrap();
-            let mut seen = seen.into_inner().unwrap();
-            seen.sort_unstable();
-            assert_eq!(seen, (0..total).collect::<Vec<_>>());
+        for order in [Order::Shared, Order::Ranges] {
+            for (total, chunk, threads) in [(0, 10, 4), (1, 10, 4), (1005, 10, 3), (7, 1, 16)] {
+                let seen = Mutex::new(Vec::new());
+                let chunks = Chunks {
+                    order,
+                    total,
+                    chunk,
+                    threads,
+                };
+                for_each_chunk(chunks, &Interrupt::default(), || {
+                    Ok(Collect(&seen, u64::MAX))
+                })
+                .unwrap();
+                let mut seen = seen.into_inner().unwrap();
+                seen.sort_unstable();
+                assert_eq!(seen, (0..total).collect::<Vec<_>>(), "{chunks:?}");
+            }
         }
     }
 
@@ -110,6 +138,7 @@ mod tests {
     fn the_first_error_ends_the_work() {
         let seen = Mutex::new(Vec::new());
         let chunks = Chunks {
+            order: Order::Shared,
             total: 1_000_000_000,
             chunk: 1000,
             threads: 3,

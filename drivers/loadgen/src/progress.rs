@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// Sets how much is done and what to say about it.
+    /// Sets how much is done and what to say about it, for work whose pieces are seconds.
     pub fn set(&self, done: u64, message: String) {
         self.done.store(done, Ordering::Relaxed);
         match &self.view {
@@ -96,16 +96,17 @@ impl Progress {
 
     fn line(&self, done: u64, message: Option<String>) -> String {
         let rate = done as f64 / self.elapsed_s().max(1e-9);
-        let left_s = self.total.saturating_sub(done) as f64 / rate.max(1e-9);
+        let left = self.total.saturating_sub(done);
         let percent = 100.0 * done as f64 / self.total.max(1) as f64;
         let (label, unit, total) = (&self.label, self.unit, self.total);
         match message {
-            Some(message) => {
-                format!("{label}: {done}/{total} {unit}, {message}, ETA {left_s:.0} s")
+            Some(message) => format!("{label}: {done}/{total} {unit}, {message}, ETA {left} s"),
+            None => {
+                let left_s = left as f64 / rate.max(1e-9);
+                format!(
+                    "{label}: {done}/{total} {unit} ({percent:.0} %), {rate:.0}/s, ETA {left_s:.0} s"
+                )
             }
-            None => format!(
-                "{label}: {done}/{total} {unit} ({percent:.0} %), {rate:.0}/s, ETA {left_s:.0} s"
-            ),
         }
     }
 }

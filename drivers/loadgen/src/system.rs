@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::interrupt::Interrupt;
 use crate::spec::{Adapter, Spec};
-use crate::systems::{mysql, mysql_memcached, null};
+use crate::systems::{anticache, mysql, mysql_memcached, null};
 use crate::workload::{Transaction, Workload};
 
 /// Why a system could not do its work. Retries and aborts are not errors: see [`Completion`].
@@ -145,11 +145,7 @@ pub fn open(spec: &Spec, workload: &Workload) -> Result<Box<dyn System>, SystemE
             spec,
             workload.clone(),
         )?),
-        Adapter::Anticache => {
-            return Err(SystemError::Data(
-                "adapter anticache is not built in yet".to_owned(),
-            ));
-        }
+        Adapter::Anticache => Box::new(anticache::AnticacheSystem::open(spec, workload.clone())?),
     })
 }
 

@@ -413,6 +413,11 @@ fn doubts(result: &TrialResult, adapter: Adapter, cpus: &CpuList) -> Vec<(&'stat
     if result.debug_build {
         doubts.push(("debug_build", "loadgen is a debug build".to_owned()));
     }
+    for (server, settings) in &result.server_settings {
+        if settings.get("debug_build") == Some(&true.into()) {
+            doubts.push(("debug_build", format!("{server} is a debug build")));
+        }
+    }
     doubts
 }
 

@@ -43,7 +43,7 @@ impl TransactionStream for YcsbTerminal {
             let verify = choice & 0xffff_ffff < self.verify_below;
             return Transaction::Ycsb(YcsbTransaction::Read { key, verify });
         }
-        let field = ((choice & 0xffff_ffff) * self.layout.fields as u64 >> 32) as u16;
+        let field = (((choice & 0xffff_ffff) * self.layout.fields as u64) >> 32) as u16;
         self.layout
             .fill_field(key, field, &mut self.random, &mut self.value);
         Transaction::Ycsb(YcsbTransaction::Update {
@@ -118,9 +118,7 @@ mod tests {
     fn shares_of_nothing_and_of_everything_are_exact() {
         for (share, expected) in [(0.0, 0), (1.0, 10_000)] {
             let mut stream = Ycsb::new(&spec(share), 1).terminal(0);
-            let is_read = |transaction| {
-                matches!(transaction, Transaction::Ycsb(YcsbTransaction::Read { .. }))
-            };
+            let is_read = |transaction: Transaction<'_>| transaction.type_index() == 0;
             let reads = (0..10_000).filter(|_| is_read(stream.next())).count();
             assert_eq!(reads, expected);
         }

@@ -7,7 +7,7 @@ use mysql::{Params, Statement, Value};
 
 use super::MysqlSystem;
 use super::session::{MysqlServer, Session, Use};
-use crate::parallel::{ChunkWorker, Chunks, for_each_chunk};
+use crate::parallel::{ChunkWorker, Chunks, Order, for_each_chunk};
 use crate::progress::Progress;
 use crate::system::{BulkWork, SystemError};
 use crate::workload::Workload;
@@ -40,6 +40,8 @@ pub fn load(system: &MysqlSystem, work: BulkWork<'_>) -> Result<u64, SystemError
     let rows = rows_per_insert(ycsb);
     let progress = Progress::start("load mysqld", records, "records");
     let chunks = Chunks {
+        // Chunks of several threads between each other would leave InnoDB's pages half empty.
+        order: Order::Ranges,
         total: records,
         chunk: rows as u64,
         threads: work.threads,
@@ -155,6 +157,7 @@ pub fn prewarm_buffer_pool(
     let records = records_in_buffer_pool(&system.server, ycsb)?;
     let progress = Progress::start("prewarm mysqld", records, "records");
     let chunks = Chunks {
+        order: Order::Shared,
         total: records,
         chunk: WARM_KEYS,
         threads: work.threads,

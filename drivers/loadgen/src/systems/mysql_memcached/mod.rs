@@ -36,7 +36,7 @@ use mysql::Row;
 use mysql::prelude::Queryable;
 use serde_json::{Map, Value};
 
-use crate::parallel::{ChunkWorker, Chunks, for_each_chunk};
+use crate::parallel::{ChunkWorker, Chunks, Order, for_each_chunk};
 use crate::progress::Progress;
 use crate::spec::Spec;
 use crate::system::{BulkWork, ByServer, Completion, Connection, System, SystemError};
@@ -282,6 +282,7 @@ fn prewarm_cache(system: &MysqlMemcachedSystem, work: BulkWork<'_>) -> Result<St
     let records = records_in_cache(system, ycsb)?;
     let progress = Progress::start("prewarm memcached", records, "records");
     let chunks = Chunks {
+        order: Order::Shared,
         total: records,
         chunk: PREWARM_KEYS,
         threads: work.threads,

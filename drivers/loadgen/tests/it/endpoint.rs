@@ -1,0 +1,71 @@
+//! Load, prewarm and short trials on a deployed system: of the endpoint file that
+//! `ANTICACHE_EVAL_ENDPOINT` names. Without the variable there is nothing to test here; with it, a
+//! server that does not answer is a failure.
+
+use std::path::Path;
+
+use crate::common::{Bench, read_json, stderr};
+use serde_json::{Value, json};
+
+fn succeed(bench: &Bench, command: &str) -> Value {
+    let output = bench.call(command);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{command}: {}",
+        stderr(&output)
+    );
+    serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+}
+
+fn trial(bench: &Bench) -> Value {
+    succeed(bench, "run");
+    let result = bench.result();
+    let status = result["status"].as_str().unwrap_or_default();
+    // The tests run as a debug build, perhaps beside others: slow is not wrong.
+    let harmless = |flag: &Value| flag == "debug_build" || flag == "client_saturated";
+    let flags = result["flags"].as_array().cloned().unwrap_or_default();
+    assert!(
+        status == "ok" || status == "invalid" && flags.iter().all(harmless),
+        "{result:#}"
+    );
+    result
+}
+
+#[test]
+fn a_deployed_system_is_loaded_and_driven() {
+    let Ok(endpoint) = std::env::var("ANTICACHE_EVAL_ENDPOINT") else {
+        return;
+    };
+    let endpoint = read_json(Path::new(&endpoint));
+    let mut bench = Bench::new();
+    bench.set("/system", endpoint["system"].clone());
+    bench.set("/endpoint", endpoint.clone());
+    bench.set("/ycsb/records", json!(5000));
+    bench.set("/ycsb/verify_share", json!(1.0));
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads/schemas/ycsb.sql");
+    bench.set("/schema", json!(schema));
+
+    assert_eq!(succeed(&bench, "load")["records"], 5000);
+    succeed(&bench, "prewarm");
+    for (transaction, order, read_share) in [
+        ("explicit", "clustered", 0.5),
+        ("autocommit", "scattered", 0.9),
+        ("explicit", "clustered", 1.0),
+    ] {
+        bench.set("/mysql_transaction", json!(transaction));
+        bench.set("/ycsb/key_order", json!(order));
+        bench.set("/ycsb/read_share", json!(read_share));
+        let result = trial(&bench);
+        assert!(result["committed"].as_u64() > Some(0));
+        assert!(result["verified"].as_u64() > Some(0));
+        assert_eq!(result["verify_failed"], 0);
+        if endpoint["adapter"] == "mysql-memcached" && read_share == 1.0 {
+            let hits = |when: &str| result[when]["loadgen"]["cache_hits"].as_u64().unwrap_or(0);
+            assert!(
+                hits("counters_after") > hits("counters_before"),
+                "{result:#}"
+            );
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Integration tests: they call the built binary.
+
+#![allow(clippy::unwrap_used)]
+
+mod bad_input;
+mod common;
+mod endpoint;
+mod trials;

@@ -17,7 +17,7 @@ stamp=var/.provisioned-$(basename "$directory")
 wanted=$(find ansible "$directory" -type f -not -path '*/__pycache__/*' -not -path '*/.ansible/*' -print0 |
          sort -z | xargs -0 sha256sum | sha256sum)
 # What a stamp cannot know: whether somebody removed the local node's servers since.
-present() { [ "$inventory" != local ] || { [ -x .tools/mysql-5.6.24/bin/mysqld ] && [ -d var/mysql/empty ] && [ -x /usr/bin/memcached ]; }; }
+present() { [ "$inventory" != local ] || { [ -x .tools/mysql-5.6.24/bin/mysqld ] && compgen -G "var/mysql/empty-*" >/dev/null && [ -x /usr/bin/memcached ]; }; }
 
 if [ "$force" != --force ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && present; then exit 0; fi
 mkdir -p var .tools

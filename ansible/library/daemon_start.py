@@ -24,8 +24,8 @@ author: [anticache-eval]
 EXAMPLES = r"""
 - name: Start the server
   daemon_start:
-    daemon: {name: memcached, directory: /srv/var/memcached, argv: [/usr/bin/memcached, -p, "33062"],
-             listen: "127.0.0.1:33062", cpus: [0]}
+    daemon: {name: memcached, directory: /srv/var/memcached, argv: [/usr/bin/memcached, -p, "23062"],
+             listen: "127.0.0.1:23062", cpus: [0]}
 """
 
 RETURN = r"""

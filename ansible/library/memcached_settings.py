@@ -28,7 +28,7 @@ author: [anticache-eval]
 EXAMPLES = r"""
 - name: Check the settings
   memcached_settings:
-    address: 127.0.0.1:33062
+    address: 127.0.0.1:23062
     expected: {maxbytes: 67108864}
 """
 

@@ -40,7 +40,7 @@ author: [anticache-eval]
 EXAMPLES = r"""
 - name: Check the settings
   mysql_settings:
-    address: 127.0.0.1:33061
+    address: 127.0.0.1:23061
     user: root
     expected: {tx_isolation: SERIALIZABLE}
 """

@@ -178,15 +178,25 @@ def describe_process(pid: int) -> str:
 
 
 def require_free_port(daemon: Daemon) -> None:
-    """Raises DaemonError naming port and holder when something already listens on the daemon's port."""
-    port = split_address(daemon.listen)[1]
-    if not listening_inodes(port):
-        return
-    holders = [describe_process(pid) for pid in holders_of_port(port)] or ["a process of another user"]
-    raise DaemonError(
-        f"{daemon.name} cannot listen on {daemon.listen}: port {port} is in use by {', '.join(holders)}; "
-        f"stop it, or choose another port in the inventory's group_vars"
-    )
+    """Raises DaemonError naming port and holder when the daemon could not listen on its port."""
+    host, port = split_address(daemon.listen)
+    if listening_inodes(port):
+        holders = [describe_process(pid) for pid in holders_of_port(port)] or ["a process of another user"]
+        raise DaemonError(
+            f"{daemon.name} cannot listen on {daemon.listen}: port {port} is in use by {', '.join(holders)}; "
+            f"stop it, or choose another port in the inventory's group_vars"
+        )
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            outgoing = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+            raise DaemonError(
+                f"{daemon.name} cannot listen on {daemon.listen}: {error.strerror}; nobody listens on port {port}, "
+                f"but an outgoing connection may hold it: choose a port outside {'-'.join(outgoing)} in the "
+                f"inventory's group_vars"
+            ) from error
 
 
 def answers(address: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import daemons
 import pytest
 from daemons import Daemon, DaemonError
+from ports import free_port
 
 # A server of five lines: listens, says so, and ends at SIGTERM unless it is told to be stubborn.
 SERVER = """
@@ -28,8 +29,7 @@ while True: time.sleep(60)
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture
@@ -111,6 +111,14 @@ def test_a_port_in_use_is_reported_with_its_holder(daemon: Daemon, port: int) ->
     with socket.create_server(("127.0.0.1", port)), pytest.raises(DaemonError) as caught:
         daemons.start(daemon)
     assert f"port {port} is in use by process {os.getpid()} (" in str(caught.value)
+
+
+def test_a_port_held_by_an_outgoing_connection_is_reported(daemon: Daemon, port: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.socket() as connection:
+        connection.bind(("127.0.0.1", port))
+        connection.connect(other.getsockname())
+        with pytest.raises(DaemonError, match=f"nobody listens on port {port}, but an outgoing connection"):
+            daemons.start(daemon)
 
 
 def test_a_missing_binary_is_named(daemon: Daemon) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import daemons
 import pytest
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOK = ROOT / ".venv" / "bin" / "ansible-playbook"
@@ -56,12 +57,6 @@ class Node:
             "engine": {"anticaching": "alru", "eviction_block_bytes": 65536, "merge": "tuple", "hole_threshold": 0.5},
             "dataset": {"path": str(self.root / "datasets" / "kept"), "action": "none"},
         }
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def changes(result: subprocess.CompletedProcess[str]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import daemons
 import pytest
 from daemons import Daemon
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEPER = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(600)"
@@ -93,7 +94,7 @@ def test_clean_stops_servers_and_keeps_what_was_published(tmp_path: Path) -> Non
     for directory in (published, runs):
         directory.mkdir(parents=True)
     (results / "latest").symlink_to(runs)
-    port = 43261
+    port = free_port()
     daemon = Daemon("sleeper", var / "sleeper", [sys.executable, "-c", SLEEPER, str(port)], f"127.0.0.1:{port}")
     _, pid = daemons.start(daemon)
 

@@ -30,7 +30,7 @@ def test_differences_name_setting_wanted_and_actual_value() -> None:
     ]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:", ":33061", "host:port"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:", ":23061", "host:port"])
 def test_an_address_without_host_or_port_is_refused(address: str) -> None:
     with pytest.raises(DaemonError, match="host:port"):
         split_address(address)

@@ -99,7 +99,7 @@ def plan(
     run = _matching_run(made, results, inventory, disk)
     if run is not None:
         recorded = run.recorded()
-        done = sum(t.hash in recorded and recorded[t.hash].status != "failed" for t in made.trials)
+        done = len(made.trials) - len(store.to_run(made.trials, recorded))
         _out(f"  recorded     {done} of {cost.trials} in {run.path}: `run` goes on from there (--fresh for a new one)")
 
 
@@ -137,7 +137,7 @@ def run(
     program = driver.binary(context.ROOT)
     target = None if fresh else _matching_run(made, results, inventory, disk)
     recorded = target.recorded() if target is not None else {}
-    todo = [t for t in made.trials if t.hash not in recorded or recorded[t.hash].status == "failed"]
+    todo = store.to_run(made.trials, recorded)
     cost = estimate(made, todo, _datasets(node))
     context.check_space(node.node_root, cost.disk_bytes)
     context.check_space(results, cost.trials * 64 * 1024)
@@ -161,7 +161,7 @@ def retry(
     target = store.open_run(results, run_name)
     made = _plan_of(target)
     recorded = target.recorded()
-    todo = [t for t in made.trials if t.hash in recorded and recorded[t.hash].status != "ok"]
+    todo = store.to_retry(made.trials, recorded)
     if not todo:
         _out(f"{target.path}: no failed or invalid trial")
         return
@@ -335,18 +335,15 @@ def main() -> int:
     """Run a command; every foreseen failure is one clear text on stderr and its exit code."""
     call: Callable[..., Any] = typer.main.get_command(app)
     try:
-        code = call(standalone_mode=False)
-        return int(code or 0)
-    except InputError as error:
+        return int(call(standalone_mode=False) or 0)
+    except (InputError, RunError) as error:
         typer.echo(str(error), err=True)
-        return EXIT_BAD_INPUT
-    except RunError as error:
-        typer.echo(str(error), err=True)
+        return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
+    except OSError as error:  # a full disk or missing rights while writing results
+        typer.echo(f"{error.strerror}: {error.filename or 'results'}; what was recorded is kept", err=True)
         return EXIT_FAILED
-    except typer.Exit as error:
-        return int(error.exit_code)
-    except typer.Abort:
-        return EXIT_INTERRUPTED
+    except (typer.Exit, typer.Abort) as error:
+        return int(getattr(error, "exit_code", EXIT_INTERRUPTED))
     except Exception as error:
         # Click's usage errors know how to show themselves; anything else is a defect and keeps its traceback.
         show, code = getattr(error, "show", None), getattr(error, "exit_code", None)

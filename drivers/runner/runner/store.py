@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -136,6 +137,16 @@ class Run:
         place = parent / f"{number:03d}-{deployment.system}-{deployment.data_memory_ratio:g}x"
         place.mkdir()
         return place
+
+
+def to_run(trials: Iterable[Trial], recorded: dict[str, Recorded]) -> list[Trial]:
+    """Return the trials that `run` still has to do: those without a record, and those that failed."""
+    return [t for t in trials if t.hash not in recorded or recorded[t.hash].status == "failed"]
+
+
+def to_retry(trials: Iterable[Trial], recorded: dict[str, Recorded]) -> list[Trial]:
+    """Return the trials that `retry` does again: recorded, but failed or invalid."""
+    return [t for t in trials if t.hash in recorded and recorded[t.hash].status != "ok"]
 
 
 def stored_trial(trial: Trial, plan: Plan) -> dict[str, Any]:

@@ -61,6 +61,11 @@ def record(run: Run, trial: Trial, throughput_txn_s: float | None, status: str =
 
 
 @pytest.fixture
+def record_trial() -> Callable[..., None]:
+    return record
+
+
+@pytest.fixture
 def table(
     laptop: Workload, new_run: Callable[[Plan], Run]
 ) -> Callable[[Callable[[Trial], float | None]], pd.DataFrame]:

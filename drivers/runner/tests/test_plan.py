@@ -39,7 +39,7 @@ def test_order_spreads_trials_and_rotates_systems(laptop: Workload) -> None:
 
 def test_cells_of_a_deployment_come_in_the_same_order_for_every_system(laptop: Workload) -> None:
     plan = make_plan([laptop], CPUS, "none")
-    orders = {
+    orders: dict[tuple[float, int], set[tuple[tuple[str, float], ...]]] = {
         (deployment.data_memory_ratio, trials[0].index): set() for deployment, trials in plan.batches(plan.trials)
     }
     for deployment, trials in plan.batches(plan.trials):

@@ -1,0 +1,96 @@
+"""The run directory: resume, retry, attempts, and what a crash leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner import store
+from runner.errors import InputError
+from runner.files import read_json, write_json
+from runner.machine import Code, CpuSets
+from runner.plan import Plan, make_plan
+from runner.store import Key, Run
+from runner.workload import Workload
+
+Record = Callable[..., None]
+
+
+@pytest.fixture
+def plan(smoke: Workload) -> Plan:
+    return make_plan([smoke], CpuSets("0", "1"), "none", systems=["mysql"], where={"data_memory_ratio": ["1"]})
+
+
+def test_a_recorded_trial_is_not_run_again(plan: Plan, new_run: Callable[[Plan], Run], record_trial: Record) -> None:
+    run = new_run(plan)
+    assert store.to_run(plan.trials, run.recorded()) == list(plan.trials)
+    record_trial(run, plan.trials[0], 100.0)
+    record_trial(run, plan.trials[1], 100.0, status="invalid", reason="saturated")
+    record_trial(run, plan.trials[2], None, status="failed", reason="interrupted")
+    # A new process sees what the first one left.
+    again = Run(run.path)
+    assert store.to_run(plan.trials, again.recorded()) == list(plan.trials[2:])
+    assert store.to_retry(plan.trials, again.recorded()) == list(plan.trials[1:3])
+
+
+def test_a_crash_loses_only_the_trial_in_flight(
+    plan: Plan, new_run: Callable[[Plan], Run], record_trial: Record
+) -> None:
+    run = new_run(plan)
+    record_trial(run, plan.trials[0], 100.0)
+    write_json(run.begin(plan.trials[1].hash) / "result.json", {"status": "ok"})  # killed before the commit
+    again = Run(run.path)
+    assert set(again.recorded()) == {plan.trials[0].hash}
+    assert store.to_run(plan.trials, again.recorded()) == list(plan.trials[1:])
+    assert list(again.begin(plan.trials[1].hash).iterdir()) == [], "the leftover is not mixed into the next attempt"
+
+
+def test_earlier_attempts_are_kept(plan: Plan, new_run: Callable[[Plan], Run], record_trial: Record) -> None:
+    run, trial = new_run(plan), plan.trials[0]
+    record_trial(run, trial, None, status="failed", reason="first")
+    record_trial(run, trial, None, status="failed", reason="second")
+    record_trial(run, trial, 100.0)
+    assert run.recorded()[trial.hash].status == "ok"
+    assert run.attempts(trial.hash) == 3
+    reasons = [read_json(run.path / "attempts" / trial.hash / n / "result.json")["reason"] for n in ("1", "2")]
+    assert reasons == ["first", "second"]
+
+
+def test_find_takes_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
+    key, code = Key("smoke", "local", "none", "abc"), Code("c0ffee", False, "abc")
+    first = store.create(tmp_path, key, code, {})
+    second = store.create(tmp_path, key, code, {})
+    assert first.path != second.path
+    other = store.create(tmp_path, dataclasses.replace(key, shaping_code="changed"), code, {})
+    found = store.find(tmp_path, key)
+    assert found is not None
+    assert found.path == second.path
+    assert store.find(tmp_path, dataclasses.replace(key, scale="laptop")) is None
+    assert (tmp_path / "latest").resolve() == other.path.resolve()
+    assert not (tmp_path / "latest").readlink().is_absolute()
+
+
+def test_a_run_can_be_widened(smoke: Workload, new_run: Callable[[Plan], Run], record_trial: Record) -> None:
+    cpus = CpuSets("0", "1")
+    part = make_plan([smoke], cpus, "none", systems=["mysql"])
+    run = new_run(part)
+    record_trial(run, part.trials[0], 100.0)
+    whole = make_plan([smoke], cpus, "none")
+    run.add_plan(whole)
+    again = Run(run.path)
+    assert sorted(t["hash"] for t in again.trials) == sorted(t.hash for t in whole.trials)
+    assert len(store.to_run(whole.trials, again.recorded())) == len(whole.trials) - 1
+
+
+def test_open_run_names_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none exist yet"):
+        store.open_run(tmp_path, "latest")
+    run = store.create(tmp_path, Key("smoke", "local", "none", "x"), Code("c", False, "x"), {})
+    with pytest.raises(InputError, match=f"present: {run.name}"):
+        store.open_run(tmp_path, "2001-01-01T00-00-00Z")
+    (run.path / "run.json").write_text("{")
+    with pytest.raises(InputError, match="no run directory"):
+        store.open_run(tmp_path, "latest")

@@ -6,6 +6,7 @@ was started, 3 trials failed, 130 interrupted.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -111,6 +112,15 @@ def _matching_run(made: Plan, results: Path, inventory: str, disk: str) -> Run |
     return store.find(results, _key(made, inventory, disk))
 
 
+def _named_run(results: Path, name: str, key: store.Key) -> Run:
+    """Open the run to go on with; only the code may differ, and each trial's record says which code it ran."""
+    found = store.open_run(results, name)
+    wanted = dataclasses.replace(key, shaping_code=found.key.shaping_code)
+    if found.key != wanted:
+        raise InputError(f"--into {name}: {found.path} measured {found.key}, not {wanted}")
+    return found
+
+
 @app.command()
 def run(
     *,
@@ -124,6 +134,7 @@ def run(
     trials: TrialsOption = None,
     node_var: NodeVarOption = [],  # noqa: B006
     fresh: Annotated[bool, typer.Option(help="start a new run even if one could be continued")] = False,
+    into: Annotated[str, typer.Option(help="go on with this run (or latest) even if the code changed since")] = "",
     figures: Annotated[bool, typer.Option(help="execute the notebooks at the end")] = True,
 ) -> None:
     """Run what is planned and not recorded yet, then collect, judge the claims and draw the figures.
@@ -136,6 +147,8 @@ def run(
     node.inventory_path()
     program = driver.binary(context.ROOT)
     target = None if fresh else _matching_run(made, results, inventory, disk)
+    if into:
+        target = _named_run(results, into, _key(made, inventory, disk))
     recorded = target.recorded() if target is not None else {}
     todo = store.to_run(made.trials, recorded)
     cost = estimate(made, todo, _datasets(node))
@@ -331,11 +344,11 @@ def report_command(results: ResultsOption = Path("results"), run_name: RunOption
     _out(str(report.write(target)))
 
 
-def main() -> int:
-    """Run a command; every foreseen failure is one clear text on stderr and its exit code."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command (of the command line, or `arguments`); a foreseen failure is one clear text and its exit code."""
     call: Callable[..., Any] = typer.main.get_command(app)
     try:
-        return int(call(standalone_mode=False) or 0)
+        return int(call(args=arguments, standalone_mode=False) or 0)
     except (InputError, RunError) as error:
         typer.echo(str(error), err=True)
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from runner.cli import main
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def runner(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "drivers" / "runner")}
-    return subprocess.run(
-        [sys.executable, "-m", "runner", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+class Done(NamedTuple):
+    """What a command left: exit code and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Runner = Callable[..., Done]
+
+
+@pytest.fixture
+def runner(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """Runs a command in this process, as ``python -m runner`` would."""
+    monkeypatch.chdir(ROOT)
+
+    def call(*arguments: str) -> Done:
+        code = main(list(arguments))
+        out, err = capfd.readouterr()
+        return Done(code, out, err)
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -37,28 +51,27 @@ def runner(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--inventory", "nowhere"], "there is no inventory 'nowhere'; present: "),
         (["--where", "skew=2"], "skew '2' is not in the grid"),
         (["--node-var", "mysql_port"], "--node-var 'mysql_port': expected NAME=VALUE"),
-        (["--trials", "0"], "0"),
+        (["--trials", "0"], "Invalid value for '--trials'"),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_bad_input_is_refused_before_anything_starts(
-    command: str, arguments: list[str], message: str, tmp_path: Path
+    command: str, arguments: list[str], message: str, tmp_path: Path, runner: Runner
 ) -> None:
     done = runner(command, "--results", str(tmp_path / "results"), *arguments)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
-    assert "Traceback" not in done.stderr
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("command", ["status", "retry", "collect", "claims", "figures", "report"])
-def test_commands_on_a_run_say_when_there_is_none(command: str, tmp_path: Path) -> None:
+def test_commands_on_a_run_say_when_there_is_none(command: str, tmp_path: Path, runner: Runner) -> None:
     done = runner(command, "--results", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert f"there is no run 'latest' in {tmp_path}; none exist yet: start one with `make smoke`" in done.stderr
 
 
-def test_plan_tells_what_would_be_run(tmp_path: Path) -> None:
+def test_plan_tells_what_would_be_run(tmp_path: Path, runner: Runner) -> None:
     done = runner("plan", "--scale", "laptop", "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
     for part in ("cells        255", "trials       765", "deployments  51", "anticache-off     15", "time  ", "disk  "):
@@ -66,7 +79,7 @@ def test_plan_tells_what_would_be_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_too_small_is_noticed_before_the_start(tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small_is_noticed_before_the_start(tmp_path: Path, runner: Runner) -> None:
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], capture_output=True, check=False
     )

@@ -1,0 +1,184 @@
+"""All five systems, for real: Ansible, MySQL, Memcached, the engine, loadgen, table, claims, notebooks, at scale tiny.
+
+The tests build on each other in order and share one node directory, with ports of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from runner import collect, machine
+from runner.files import read_json
+from runner.workload import SYSTEMS
+
+pytestmark = pytest.mark.servers
+
+ROOT = Path(__file__).resolve().parents[3]
+PORTS = {"mysql_port": 24061, "memcached_port": 24062, "anticached_port": 24063}
+
+INTO = ("--into", "latest")  # these tests form one run, also when somebody edits the sources meanwhile
+
+
+class Bench:
+    """A node of its own below a scratch directory, and the commands on it."""
+
+    def __init__(self, place: Path) -> None:
+        self.results = place / "results"
+        self.variables = {"node_root": str(place / "var"), "control_root": str(place / "var"), **PORTS}
+        self.environment = {**os.environ, "PYTHONPATH": f"{ROOT}/drivers/runner:{ROOT}/notebooks"}
+
+    def command(self, verb: str, *arguments: str) -> list[str]:
+        pairs = [f"--node-var={name}={value}" for name, value in self.variables.items()]
+        return [sys.executable, "-m", "runner", verb, "--results", str(self.results), *pairs, *arguments]
+
+    def call(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(verb, *arguments),
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def ansible(self, playbook: str) -> None:
+        done = subprocess.run(
+            [Path(sys.executable).parent / "ansible-playbook", playbook, "-e", json.dumps(self.variables)],
+            cwd=ROOT / "ansible",
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @property
+    def run(self) -> Path:
+        return (self.results / "latest").resolve()
+
+    def table(self) -> pd.DataFrame:
+        return collect.read(self.run)
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        return [read_json(p) for p in sorted(self.run.glob(f"trials/*/{name}"))]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made = Bench(tmp_path_factory.mktemp("e2e"))
+    made.ansible("site.yml")
+    yield made
+    made.ansible("stop.yml")
+
+
+def test_a_port_in_use_is_a_failed_trial_that_can_be_retried(bench: Bench) -> None:
+    with socket.create_server(("127.0.0.1", PORTS["anticached_port"])):
+        done = bench.call("run", "--scale", "tiny", "--systems", "anticache-off", "--no-figures")
+    assert done.returncode == 3, done.stderr
+    assert "1 failed" in done.stdout
+    assert "make retry" in done.stdout
+    row = bench.table().iloc[0]
+    assert row["status"] == "failed"
+    assert str(PORTS["anticached_port"]) in row["reason"], row["reason"]
+    done = bench.call("retry", "--no-figures")
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = bench.table().iloc[0]
+    assert (row["status"], row["attempts"]) == ("ok", 2)
+
+
+def test_an_interruption_stops_the_real_servers(bench: Bench) -> None:
+    selection = ("--systems", "anticache-lru", "--where", "data_memory_ratio=2")
+    command = bench.command("run", "--scale", "tiny", *selection, *INTO)
+    with subprocess.Popen(
+        command, cwd=ROOT, env=bench.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "[0/1] anticache-lru read-heavy" in line:
+                time.sleep(0.3)
+                process.send_signal(signal.SIGINT)
+                break
+        printed = process.stdout.read()
+        assert process.wait(60) == 130, printed
+    assert "interrupted" in printed
+    reasons = bench.table().set_index("system")["reason"]
+    assert reasons["anticache-lru"] == "interrupted"
+    pids = [e["endpoint"]["pids"] for e in bench.records("environment.json")]
+    assert pids
+    assert not [pid for pid in pids if any(machine.alive(pid).values())], "a server survived"
+
+
+def test_every_system_is_measured_on_the_same_run(bench: Bench) -> None:
+    before = bench.run
+    done = bench.call("run", "--scale", "tiny", "--where", "data_memory_ratio=2", *INTO)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert bench.run == before
+    table = bench.table()
+    assert sorted(table["system"]) == sorted(SYSTEMS)
+    assert not (table["status"] == "failed").any(), table[["system", "reason"]].to_string()
+    assert (table["throughput_txn_s"] > 100).all()
+    assert (table["verified"] > 0).all()
+    assert (table["verify_failed"] == 0).all()
+    assert (table["memory_peak_bytes"] > 1_000_000).all()
+    assert (table["settings_hash"] != "").all()
+    assert table["latency_us_p50"].le(table["latency_us_p99"]).all()
+    at_two = table[table["data_memory_ratio"] == 2]
+    assert at_two["seed"].nunique() == 1, "the same operations for every system"
+
+
+def test_the_servers_ran_with_the_settings_of_the_plan(bench: Bench) -> None:
+    table = bench.table().set_index("system")
+    by_system = {
+        read_json(p.parent / "spec.json")["cell"]["system"]: read_json(p)["server_settings"]
+        for p in bench.run.glob("trials/*/result.json")
+    }
+    mysqld = by_system["mysql"]["mysqld"]
+    assert mysqld["tx_isolation"] == "SERIALIZABLE"
+    assert mysqld["innodb_flush_method"] == "O_DIRECT"
+    assert mysqld["innodb_flush_log_at_trx_commit"] == "1"
+    # InnoDB rounds the pool up to a multiple of its 16 KiB pages at most.
+    planned_bytes = int(table["mysql_buffer_pool_bytes"].to_dict()["mysql"])
+    assert abs(int(mysqld["innodb_buffer_pool_size"]) - planned_bytes) < 1 << 20
+    results = {
+        read_json(p.parent / "spec.json")["cell"]["system"]: read_json(p)
+        for p in bench.run.glob("trials/*/result.json")
+    }
+    evicting = json.dumps(results["anticache-alru"]["counters_after"])
+    assert '"evictions"' in evicting
+    counters = next(iter(results["anticache-alru"]["counters_after"].values()))
+    assert counters["evictions"] > 0, "at 2x the engine has to evict"
+
+
+def test_what_a_run_leaves(bench: Bench) -> None:
+    figures = {p.name for p in (bench.run / "figures").iterdir()}
+    assert {"fig06.pdf", "fig06.svg", "fig06.png"} <= figures
+    entries = read_json(bench.run / "claims.json")
+    assert [e["id"] for e in entries] == [f"C{n:02d}" for n in range(1, 25)]
+    report = (bench.run / "report.html").read_text()
+    assert "data:image/svg+xml;base64," in report
+    assert "http" not in report.replace("http://www.w3.org", "").split("<body>")[0], "self-contained"
+    for name in ("fig06", "claims"):
+        notebook = read_json(bench.run / "notebooks" / f"{name}.ipynb")
+        assert any(cell.get("outputs") for cell in notebook["cells"])
+
+
+def test_a_second_call_runs_nothing(bench: Bench) -> None:
+    done = bench.call("run", "--scale", "tiny", "--where", "data_memory_ratio=2", "--no-figures", *INTO)
+    assert done.returncode == 0, done.stderr
+    assert "0 trials to do" in done.stdout
+    done = bench.call(
+        "run", "--scale", "tiny", "--systems", "mysql", "--where", "data_memory_ratio=2", "--no-figures", *INTO
+    )
+    assert "0 trials to do" in done.stdout

@@ -39,7 +39,8 @@ help: ## List the targets and variables
 	  'RESULTS=$(RESULTS)' 'where results go'
 
 doctor: ## Say what is missing or wrong on this machine, and how to mend it
-	@python3 setup/doctor.py
+	@command -v python3 >/dev/null || { echo 'FAIL  python           not there -> apt-get install python3, or just make setup'; exit 1; }
+	python3 setup/doctor.py
 
 setup: ## Install what is needed: packages, Python environment, servers (quick when nothing changed)
 	@setup/bootstrap.sh
@@ -112,4 +113,4 @@ bench: setup ## Measure the engine itself; writes RESULTS/bench/latest.json
 	$(CARGO) run --release --locked -p anticache-engine --bin engine-bench -- --out "$(RESULTS)/bench/latest.json"
 
 clean: ## Stop the servers that were started here, remove var/ and RESULTS/runs
-	@python3 setup/clean.py --results "$(RESULTS)"
+	@if command -v python3 >/dev/null; then python3 setup/clean.py --results "$(RESULTS)"; fi

@@ -26,8 +26,12 @@ use worker::{Shared, Worker};
 
 /// Share of its CPUs from which on the client counts as the bottleneck (design §4.4).
 const CLIENT_CPU_LIMIT: f64 = 0.9;
-/// Time that outstanding transactions get after the end of the trial.
+/// Time that outstanding transactions get after the end of a complete trial.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// The same after a failure or an interrupt.
+const DRAIN_TIME_EARLY: Duration = Duration::from_secs(2);
+/// A system of which no terminal hears anything for so long hangs.
+const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// How often the main thread looks at signals and the display.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -99,6 +103,8 @@ struct Crew {
     /// One message per worker, when it ends.
     ended: Receiver<Result<(), SystemError>>,
     running: usize,
+    /// Transactions that were over at the last look, and when that number last changed.
+    last_change: (u64, Instant),
 }
 
 struct MeasureStart {
@@ -230,6 +236,7 @@ impl<'a> Attempt<'a> {
         self.crew = Some(Crew {
             shared,
             running: recorders.len(),
+            last_change: (0, Instant::now()),
             recorders,
             ended,
         });
@@ -285,7 +292,7 @@ impl<'a> Attempt<'a> {
             if now_ns >= until_ns {
                 return Ok(());
             }
-            crew.show(now_ns, progress);
+            crew.look(now_ns, progress)?;
             match crew
                 .ended
                 .recv_timeout(TICK.min(Duration::from_nanos(until_ns - now_ns)))
@@ -335,7 +342,12 @@ impl<'a> Attempt<'a> {
         let mut timeline = Vec::new();
         let mut warmup_verify_failed = 0;
         if let Some(mut crew) = self.crew.take() {
-            let late_errors = crew.stop();
+            let complete = matches!(end, End::Complete);
+            let late_errors = crew.stop(if complete {
+                DRAIN_TIME
+            } else {
+                DRAIN_TIME_EARLY
+            });
             for error in late_errors {
                 *self.result.errors.entry(error.kind()).or_default() += 1;
             }
@@ -422,29 +434,35 @@ fn doubts(result: &TrialResult, adapter: Adapter, cpus: &CpuList) -> Vec<(&'stat
 }
 
 impl Crew {
-    fn show(&self, now_ns: u64, progress: &Progress) {
-        let committed: u64 = self
-            .recorders
-            .iter()
-            .map(|recorder| lock(recorder).committed_so_far)
-            .sum();
+    /// Updates the display and checks that the system still answers.
+    fn look(&mut self, now_ns: u64, progress: &Progress) -> Result<(), SystemError> {
+        let (mut committed, mut completed) = (0, 0);
+        for recorder in &self.recorders {
+            let recorder = lock(recorder);
+            committed += recorder.committed_so_far;
+            completed += recorder.completed_so_far;
+        }
         let seconds = now_ns as f64 / 1e9;
-        let phase = if now_ns < self.shared.spans.measure_start_ns {
-            "warming up"
-        } else {
-            "measuring"
-        };
-        progress.set(
-            seconds as u64,
-            format!("{phase}, {:.0} txn/s", committed as f64 / seconds.max(1e-3)),
-        );
+        let warming = now_ns < self.shared.spans.measure_start_ns;
+        let phase = if warming { "warming up" } else { "measuring" };
+        let rate = committed as f64 / seconds.max(1e-3);
+        progress.set(seconds as u64, format!("{phase}, {rate:.0} txn/s"));
+        if completed != self.last_change.0 {
+            self.last_change = (completed, Instant::now());
+        } else if self.last_change.1.elapsed() >= STALL_LIMIT {
+            let limit_s = STALL_LIMIT.as_secs();
+            return Err(SystemError::Data(format!(
+                "the system hangs: no transaction was over for {limit_s} s"
+            )));
+        }
+        Ok(())
     }
 
     /// Tells the workers to stop and waits for what is outstanding, for a limited time. Returns the
     /// errors of workers that ended meanwhile.
-    fn stop(&mut self) -> Vec<SystemError> {
+    fn stop(&mut self, drain_time: Duration) -> Vec<SystemError> {
         self.shared.stop.store(true, Ordering::Relaxed);
-        let deadline = Instant::now() + DRAIN_TIME;
+        let deadline = Instant::now() + drain_time;
         let mut errors = Vec::new();
         while self.running > 0 {
             match self

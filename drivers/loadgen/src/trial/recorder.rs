@@ -226,6 +226,8 @@ pub struct Recorder {
     pub warmup_verify_failed: u64,
     /// Committed since the start, for the progress display.
     pub committed_so_far: u64,
+    /// Committed or aborted since the start, to notice when nothing happens any more.
+    pub completed_so_far: u64,
     current: SecondTally,
     second: i64,
     second_end_ns: u64,
@@ -238,6 +240,7 @@ impl Recorder {
             measured: Tally::new(types),
             warmup_verify_failed: 0,
             committed_so_far: 0,
+            completed_so_far: 0,
             current: SecondTally::new(),
             second: spans.second_of(0),
             second_end_ns: spans.second_end_ns(0),
@@ -275,6 +278,7 @@ impl Recorder {
         }
         let latency_us = latency_ns.saturating_add(500) / 1000;
         self.current.record(latency_us, completion);
+        self.completed_so_far += 1;
         self.committed_so_far += u64::from(completion.outcome == Outcome::Committed);
         if now_ns >= self.spans.measure_start_ns {
             self.measured.record(type_index, latency_us, completion);

@@ -24,9 +24,11 @@ const WARM_KEYS: u64 = 256;
 pub fn create_schema(system: &MysqlSystem, ddl: &str) -> Result<(), SystemError> {
     let server = &system.server;
     let database = &server.database;
-    server.connect_without_database()?.execute(&format!(
-        "CREATE DATABASE IF NOT EXISTS `{database}` DEFAULT CHARACTER SET latin1"
-    ))?;
+    server
+        .connect_without_database(Use::Bulk)?
+        .execute(&format!(
+            "CREATE DATABASE IF NOT EXISTS `{database}` DEFAULT CHARACTER SET latin1"
+        ))?;
     let mut session = server.connect(Use::Bulk)?;
     match system.workload {
         Workload::Ycsb(_) => session.execute(&format!("DROP TABLE IF EXISTS {YCSB_TABLE}"))?,

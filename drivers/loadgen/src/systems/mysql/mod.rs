@@ -78,7 +78,7 @@ impl System for MysqlSystem {
     fn counters(&self) -> Result<ByServer, SystemError> {
         let status = self
             .server
-            .connect_without_database()?
+            .connect_without_database(Use::Inspection)?
             .show("SHOW GLOBAL STATUS")?;
         let integers: Map<String, Value> = status
             .into_iter()
@@ -102,7 +102,7 @@ impl System for MysqlSystem {
     }
 
     fn versions(&self) -> Result<BTreeMap<&'static str, String>, SystemError> {
-        let mut session = self.server.connect_without_database()?;
+        let mut session = self.server.connect_without_database(Use::Inspection)?;
         let version: Option<String> = session.query_first("SELECT VERSION()")?;
         Ok(BTreeMap::from([(SERVER, version.unwrap_or_default())]))
     }

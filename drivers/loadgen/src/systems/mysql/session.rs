@@ -21,6 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PEER_TIMEOUT_MS: u32 = 10_000;
 /// What an answer may take beyond the longest legitimate wait, which is the one for a row lock.
 const ANSWER_SLACK: Duration = Duration::from_secs(10);
+/// Limit of a question about counters or settings.
+const INSPECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit of bulk statements, such as counting all rows on a slow disk.
 const BULK_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -29,8 +31,10 @@ const BULK_TIMEOUT: Duration = Duration::from_secs(3600);
 pub enum Use {
     /// Terminals: framed as the specification says.
     Transactions(MysqlTransaction),
-    /// Loading, counting, inspecting: autocommit, patient.
+    /// Loading, counting: autocommit, patient.
     Bulk,
+    /// Counters and settings: autocommit, quick or not at all.
+    Inspection,
 }
 
 /// Where mysqld is and how to log in.
@@ -60,7 +64,7 @@ impl MysqlServer {
             password: or(&endpoint.mysql_password, ""),
             lock_wait: Duration::ZERO,
         };
-        let mut session = server.connect_without_database()?;
+        let mut session = server.connect_without_database(Use::Inspection)?;
         let seconds: Option<u64> = session.query_first("SELECT @@innodb_lock_wait_timeout")?;
         server.lock_wait = Duration::from_secs(seconds.unwrap_or(50));
         Ok(server)
@@ -74,12 +78,12 @@ impl MysqlServer {
         self.connect_to(Some(&self.database), purpose)
     }
 
-    /// Connects without a database, for creating it.
+    /// Connects without a database: for creating it, or where it does not matter.
     ///
     /// # Errors
     /// As [`MysqlServer::connect`].
-    pub fn connect_without_database(&self) -> Result<Session, SystemError> {
-        self.connect_to(None, Use::Bulk)
+    pub fn connect_without_database(&self, purpose: Use) -> Result<Session, SystemError> {
+        self.connect_to(None, purpose)
     }
 
     fn connect_to(&self, database: Option<&str>, purpose: Use) -> Result<Session, SystemError> {
@@ -107,6 +111,7 @@ impl MysqlServer {
         let answer_timeout = match purpose {
             Use::Transactions(_) => self.lock_wait + ANSWER_SLACK,
             Use::Bulk => BULK_TIMEOUT,
+            Use::Inspection => INSPECTION_TIMEOUT,
         };
         OptsBuilder::new()
             .ip_or_hostname(Some(host))

@@ -203,7 +203,7 @@ def point_latest(results: Path, run: Path) -> None:
     temporary = results / f".latest.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
-    temporary.symlink_to(run.relative_to(results))
+    temporary.symlink_to(os.path.relpath(run.resolve(), results.resolve()))
     temporary.replace(results / "latest")
 
 

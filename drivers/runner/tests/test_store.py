@@ -73,6 +73,14 @@ def test_find_takes_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
     assert not (tmp_path / "latest").readlink().is_absolute()
 
 
+def test_latest_can_be_set_from_a_relative_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = store.create(Path("results"), Key("smoke", "local", "none", "x"), Code("c", False, "x"), {})
+    opened = store.open_run(Path("results"), "latest")
+    store.point_latest(Path("results"), opened.path)
+    assert (tmp_path / "results" / "latest").resolve() == run.path.resolve()
+
+
 def test_a_run_can_be_widened(smoke: Workload, new_run: Callable[[Plan], Run], record_trial: Record) -> None:
     cpus = CpuSets("0", "1")
     part = make_plan([smoke], cpus, "none", systems=["mysql"])

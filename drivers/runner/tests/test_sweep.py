@@ -79,8 +79,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def plan(smoke: Workload) -> Plan:
-    """Two deployments of the null system with two trials of 0.4 s each."""
-    values = smoke.values.model_copy(update={"warmup_s": 0.1, "measure_s": 0.3, "records": 1000})
+    """Two deployments of the null system with two trials of 0.6 s each."""
+    values = smoke.values.model_copy(update={"warmup_s": 0.1, "measure_s": 0.5, "records": 1000})
     grid = smoke.grid.model_copy(
         update={"system": ["null"], "mix": ["read-heavy"], "skew": [1.5, 0.5], "data_memory_ratio": [1.0, 2.0]}
     )
@@ -190,7 +190,7 @@ def test_an_interruption_ends_the_trial_stops_the_servers_and_keeps_the_rest(
     assert node.plays[-1] == "stop"
     assert node.server is None
     again, _, _ = sweep()
-    assert (again.ok, again.failed) == (3, 0), "the same call goes on where it stopped"
+    assert (again.ok, again.failed) == (3, 0), f"the same call goes on where it stopped: {again}"
 
 
 def test_a_full_disk_fails_the_trials_and_the_sweep_goes_on(

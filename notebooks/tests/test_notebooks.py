@@ -1,0 +1,239 @@
+"""Figure 6 and the notebooks on recorded data: the paper's arrangement, marks for what is missing, stable files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from figures import data, fig06, tables
+from figures.style import SYSTEMS
+from runner import claims, collect, notebooks, workload
+from runner.errors import RunError
+from runner.files import read_json, write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("fig06", "claims")
+
+mpl.use("Agg")
+
+
+@pytest.fixture(scope="session")
+def recorded() -> pd.DataFrame:
+    """The table of a smoke run on the real systems, as `collect` wrote it."""
+    text = {name: str for name, column in collect.SCHEMA.columns.items() if str(column.dtype) == "str"}
+    table = pd.read_csv(Path(__file__).parent / "recorded" / "trials.csv", dtype=text, keep_default_na=True)
+    table[list(text)] = table[list(text)].fillna("")
+    return collect.SCHEMA.validate(table)
+
+
+@pytest.fixture
+def run(recorded: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that holds the recorded table and its verdicts, and is the one to be shown."""
+    directory = tmp_path / "results" / "runs" / "recorded"
+    directory.mkdir(parents=True)
+    collect.write(recorded, directory)
+    claims.write(claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), recorded), directory)
+    (tmp_path / "results" / "latest").symlink_to("runs/recorded")
+    monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
+    monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
+    return directory
+
+
+@pytest.fixture
+def notebook_copies(tmp_path: Path) -> Path:
+    """The notebooks in a scratch directory: executing them must not touch the committed ones."""
+    place = tmp_path / "notebooks"
+    place.mkdir()
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        shutil.copy(path, place)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def test_every_system_has_its_own_look() -> None:
+    assert set(SYSTEMS) == set(workload.SYSTEMS)
+    for attribute in ("label", "colour", "marker"):
+        assert len({getattr(look, attribute) for look in SYSTEMS.values()}) == len(SYSTEMS)
+
+
+def test_colours_differ_in_grey_or_by_line() -> None:
+    def grey(colour: str) -> float:
+        red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    looks = list(SYSTEMS.values())
+    for index, one in enumerate(looks):
+        for other in looks[index + 1 :]:
+            assert abs(grey(one.colour) - grey(other.colour)) > 20 or one.line != other.line, (one, other)
+
+
+def test_the_arrangement_is_the_papers(recorded: pd.DataFrame) -> None:
+    figure = fig06.draw(recorded)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    expected = [f"{mix}, {ratio}x" for mix in ("read-only", "read-heavy", "write-heavy") for ratio in (1, 2, 4, 8)]
+    assert titles == [f"({letter}) {text}" for letter, text in zip("abcdefghijkl", expected, strict=True)]
+    for axes in figure.axes:
+        left, right = axes.get_xlim()
+        assert left > right, "skew falls to the right"
+        assert axes.get_ylim()[0] == 0
+    for row in range(3):
+        assert len({axes.get_ylim() for axes in figure.axes[4 * row : 4 * row + 4]}) == 1, "a row shares its axis"
+
+
+def test_panels_that_the_scale_leaves_out_say_so(recorded: pd.DataFrame) -> None:
+    figure = fig06.draw(recorded)
+    silent = {
+        axes.get_title(loc="left")[1] for axes in figure.axes if any("not measured" in t.get_text() for t in axes.texts)
+    }
+    assert silent == {"c", "g", "k"}, "smoke leaves out 4x"
+
+
+def test_the_baseline_stands_in_the_first_column_only(recorded: pd.DataFrame) -> None:
+    colour = SYSTEMS["anticache-off"].colour.lower()
+    for axes in fig06.draw(recorded).axes:
+        drawn = any(to_hex(line.get_color()) == colour and np.size(line.get_xdata()) > 0 for line in axes.lines)
+        assert drawn == (axes.get_title(loc="left")[1] in "aei")
+
+
+def test_points_are_the_trials(recorded: pd.DataFrame) -> None:
+    chosen = recorded[
+        (recorded["system"] == "mysql") & (recorded["mix"] == "read-only") & (recorded["data_memory_ratio"] == 8)
+    ]
+    points = data.series(recorded, "mysql", "read-only", 8.0)
+    assert [p.skew for p in points] == sorted(chosen["skew"], reverse=True)
+    for p in points:
+        assert p.estimate is not None
+        assert p.estimate.value == dict(zip(chosen["skew"], chosen["throughput_txn_s"], strict=True))[p.skew]
+        assert p.estimate.interval is None, "a single trial has no interval"
+
+
+def _altered(table: pd.DataFrame, system: str, **values: Any) -> pd.DataFrame:
+    changed = table.copy()
+    mask = (changed["system"] == system) & (changed["skew"] == 1.0)
+    for name, value in values.items():
+        changed[name] = changed[name].mask(mask, value)
+    return changed
+
+
+def test_a_failed_trial_is_a_cross_and_no_zero(recorded: pd.DataFrame) -> None:
+    table = _altered(recorded, "mysql", status="failed", reason="mysqld died", throughput_txn_s=pd.NA)
+    middle = next(p for p in data.series(table, "mysql", "read-only", 1.0) if p.skew == 1.0)
+    assert middle.estimate is None
+    assert middle.trouble == "failed: mysqld died"
+    axes = fig06.draw(table).axes[0]
+    crosses = [line for line in axes.lines if line.get_marker() == "x" and np.size(line.get_xdata())]
+    assert [np.asarray(line.get_xdata()).tolist() for line in crosses] == [[1.0]]
+
+
+def test_flagged_trials_are_hollow(recorded: pd.DataFrame) -> None:
+    clean = recorded.copy()
+    clean["status"], clean["flags"] = "ok", ""
+    assert not _hollow(fig06.draw(clean))
+    assert _hollow(fig06.draw(_altered(clean, "mysql", flags="not_settled")))
+    assert _hollow(fig06.draw(_altered(clean, "mysql", status="invalid", flags="client_saturated")))
+
+
+def _hollow(figure: Figure) -> bool:
+    return any(
+        to_hex(line.get_markerfacecolor()) == "#ffffff"
+        for axes in figure.axes
+        for c in axes.containers
+        for line in c[:1]
+    )
+
+
+def test_several_trials_give_an_interval(recorded: pd.DataFrame) -> None:
+    second = recorded.copy()
+    second["trial"] = 1
+    second["throughput_txn_s"] = second["throughput_txn_s"] * 1.1
+    estimate = data.series(pd.concat([recorded, second]), "mysql", "read-only", 1.0)[0].estimate
+    assert estimate is not None
+    assert estimate.trials == 2
+    assert estimate.low is not None
+    assert estimate.low < estimate.value
+
+
+def test_files_are_the_same_for_the_same_data(recorded: pd.DataFrame, tmp_path: Path) -> None:
+    first = fig06.save(fig06.draw(recorded), tmp_path / "a")
+    second = fig06.save(fig06.draw(recorded), tmp_path / "b")
+    assert [p.name for p in first] == ["fig06.pdf", "fig06.svg", "fig06.png"]
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_ratios_at_8x(recorded: pd.DataFrame) -> None:
+    frame = tables.ratios(recorded)
+    assert list(frame["mix"].unique()) == ["read-heavy", "read-only", "write-heavy"]
+    at = recorded[recorded["data_memory_ratio"] == 8].set_index(["mix", "skew", "system"])["throughput_txn_s"]
+    row = frame[(frame["mix"] == "read-only") & (frame["skew"] == 1.5)].iloc[0]
+    expected = at["read-only", 1.5, "anticache-alru"] / at["read-only", 1.5, "mysql"]
+    assert row["aLRU / mysql"].startswith(f"{expected:.1f}")
+
+
+def test_the_papers_ratios_name_claims_that_exist() -> None:
+    frame = tables.paper_ratios()
+    assert set(frame["claim"]) <= {f"C{n:02d}" for n in range(1, 14)}
+    assert frame.set_index(["claim", "where"]).loc[("C02", "§4.3"), "paper"] == "18"
+
+
+def test_without_a_run_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
+    monkeypatch.setenv("RESULTS", str(tmp_path))
+    with pytest.raises(data.NoRunError, match="run `make smoke`"):
+        data.run_directory()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_executes(name: str, run: Path, notebook_copies: Path) -> None:
+    original = (notebook_copies / f"{name}.ipynb").read_bytes()
+    copy = notebooks.execute(notebook_copies / f"{name}.ipynb", run)
+    assert copy == run / "notebooks" / f"{name}.ipynb"
+    assert (notebook_copies / f"{name}.ipynb").read_bytes() == original, "only --in-place changes the notebook"
+    executed = read_json(copy)
+    code = [cell for cell in executed["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in code)
+    assert not [o for cell in code for o in cell["outputs"] if o["output_type"] == "error"]
+    if name == "fig06":
+        for suffix in ("pdf", "svg", "png"):
+            assert (run / "figures" / f"fig06.{suffix}").stat().st_size > 10_000
+        assert any("image/png" in o.get("data", {}) for cell in code for o in cell["outputs"])
+    else:
+        text = str([o for cell in code for o in cell["outputs"]])
+        for number in range(1, 25):
+            assert f"C{number:02d}" in text
+
+
+def test_in_place_saves_the_outputs(run: Path, notebook_copies: Path) -> None:
+    notebooks.execute(notebook_copies / "claims.ipynb", run, in_place=True)
+    assert any(cell.get("outputs") for cell in read_json(notebook_copies / "claims.ipynb")["cells"])
+
+
+def test_a_failing_cell_is_named(run: Path, notebook_copies: Path) -> None:
+    broken = read_json(notebook_copies / "claims.ipynb")
+    code = next(cell for cell in broken["cells"] if cell["cell_type"] == "code")
+    code["source"] = "raise KeyError('no such column')"
+    write_json(notebook_copies / "broken.ipynb", broken)
+    with pytest.raises(RunError, match=r"broken\.ipynb failed: KeyError: 'no such column'"):
+        notebooks.execute(notebook_copies / "broken.ipynb", run)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_thin(name: str) -> None:
+    cells = read_json(Path(__file__).resolve().parents[1] / f"{name}.ipynb")["cells"]
+    lines = [line for cell in cells if cell["cell_type"] == "code" for line in "".join(cell["source"]).splitlines()]
+    assert len(lines) < 25, "logic belongs into notebooks/figures/"

@@ -20,7 +20,7 @@ from runner.workload import Workload, family
 from runner.yamlfile import nearest
 
 TRIAL_FORMAT = 1  # raise it when the runner changes how a trial is carried out: recorded trials then count no more
-DATASET_FORMAT = 1  # raise it when the loaders change what they store: kept data sets are then loaded anew
+DATASET_FORMAT = 2  # raise it when the loaders change what they store: kept data sets are then loaded anew
 HASH_DIGITS = 16
 
 
@@ -339,15 +339,13 @@ def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str]) -> Estimate:
             if deployment.dataset not in loaded:
                 seconds += DEPLOYMENT_OVERHEAD_S + records / MYSQL_LOAD_RECORDS_PER_S
                 loaded.add(deployment.dataset)
-            seconds += size_bytes / COPY_BYTES_PER_S
+            warmed = deployment.values["memory_budget_bytes"] / workload.experiment.stored_bytes_per_record
+            seconds += size_bytes / COPY_BYTES_PER_S + warmed / PREWARM_RECORDS_PER_S
             stored_bytes = max(stored_bytes, 2 * size_bytes + workload.values.mysql_redo_log_bytes)
         else:
             seconds += records / ENGINE_LOAD_RECORDS_PER_S
             writes = sum(1 - workload.experiment.mixes[t.cell.mix] for t in on_it)
             log_bytes = max(log_bytes, size_bytes * 2 + int(2 * writes * trial_s * ENGINE_LOG_BYTES_PER_S))
-        if deployment.system == "mysql-memcached":
-            cached = deployment.values["memcached_bytes"] / workload.experiment.stored_bytes_per_record
-            seconds += min(records, cached) / PREWARM_RECORDS_PER_S
         count += len(on_it)
         deployed += 1
     return Estimate(count, deployed, seconds, stored_bytes + log_bytes + count * RESULT_BYTES_PER_TRIAL)

@@ -30,10 +30,7 @@ impl CpuList {
         cpus.dedup();
         let allowed = allowed_cpus();
         match cpus.iter().find(|cpu| !allowed.contains(cpu)) {
-            Some(cpu) => Err(format!(
-                "CPU {cpu} is not available to this process (available: {})",
-                CpuList(allowed)
-            )),
+            Some(cpu) => Err(format!("CPU {cpu} is not available to this process (available: {})", CpuList(allowed))),
             None => Ok(CpuList(cpus)),
         }
     }
@@ -68,10 +65,7 @@ impl fmt::Display for CpuList {
 }
 
 fn parse_cpu(text: &str) -> Result<usize, String> {
-    let cpu: usize = text
-        .trim()
-        .parse()
-        .map_err(|_| format!("{text:?} is not a CPU number"))?;
+    let cpu: usize = text.trim().parse().map_err(|_| format!("{text:?} is not a CPU number"))?;
     if cpu >= CpuSet::MAX_CPU {
         return Err(format!("CPU {cpu} is beyond {}", CpuSet::MAX_CPU - 1));
     }
@@ -80,9 +74,7 @@ fn parse_cpu(text: &str) -> Result<usize, String> {
 
 fn allowed_cpus() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
-        Ok(set) => (0..CpuSet::MAX_CPU)
-            .filter(|&cpu| set.is_set(cpu))
-            .collect(),
+        Ok(set) => (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
         // Without the call every number is taken at its word; pinning then reports what is wrong.
         Err(_) => (0..CpuSet::MAX_CPU).collect(),
     }

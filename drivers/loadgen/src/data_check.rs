@@ -28,36 +28,24 @@ pub fn sample(system: &dyn System, workload: &Workload, seed: u64) -> Result<(),
     let Workload::Ycsb(ycsb) = workload;
     let records = ycsb.spec.records;
     let mut random = stream(seed, Purpose::ReadBack, 0);
-    check(
-        system,
-        [0, records - 1]
-            .into_iter()
-            .chain((0..SAMPLE).map(|_| random.next_u64() % records)),
-    )
+    check(system, [0, records - 1].into_iter().chain((0..SAMPLE).map(|_| random.next_u64() % records)))
 }
 
 fn check(system: &dyn System, keys: impl Iterator<Item = u64>) -> Result<(), SystemError> {
     let mut connection = system.connect(0..1)?;
     let mut completions = Vec::new();
     for key in keys {
-        let read = YcsbTransaction::Read {
-            key: key as i64,
-            verify: true,
-        };
+        let read = YcsbTransaction::Read { key: key as i64, verify: true };
         connection.submit(0, &Transaction::Ycsb(read))?;
         while completions.is_empty() {
             connection.wait(&mut completions)?;
         }
         for completion in completions.drain(..) {
             if let Outcome::Aborted(reason) = completion.outcome {
-                return Err(SystemError::Data(format!(
-                    "record {key}: {reason}: load the data set first"
-                )));
+                return Err(SystemError::Data(format!("record {key}: {reason}: load the data set first")));
             }
             if completion.verified == Some(false) {
-                return Err(SystemError::Data(format!(
-                    "record {key} is damaged: its checksums do not fit"
-                )));
+                return Err(SystemError::Data(format!("record {key} is damaged: its checksums do not fit")));
             }
         }
     }

@@ -22,11 +22,7 @@ impl Interrupt {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
             // In this order: the shutdown sees the flag that an earlier signal has set.
-            signal_hook::flag::register_conditional_shutdown(
-                signal,
-                i32::from(EXIT_INTERRUPTED),
-                Arc::clone(&flag),
-            )?;
+            signal_hook::flag::register_conditional_shutdown(signal, i32::from(EXIT_INTERRUPTED), Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
         }
         Ok(Interrupt(flag))

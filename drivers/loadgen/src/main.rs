@@ -81,42 +81,24 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
 fn load(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     let spec = call.read_spec()?;
     let Some(schema) = &spec.schema else {
-        return Err(call.bad_input(
-            "schema",
-            "absent",
-            "needed by load",
-            "the file with the tables' SQL DDL",
-        ));
+        return Err(call.bad_input("schema", "absent", "needed by load", "the file with the tables' SQL DDL"));
     };
-    let ddl = std::fs::read_to_string(schema)
-        .with_context(|| format!("cannot read {}", schema.display()))?;
+    let ddl = std::fs::read_to_string(schema).with_context(|| format!("cannot read {}", schema.display()))?;
     let workload = Workload::new(&spec);
     let system = system::open(&spec, &workload)?;
     let started = Instant::now();
     system.create_schema(&ddl)?;
-    let records = system.load(BulkWork {
-        threads: spec.loading_threads,
-        interrupt,
-    })?;
+    let records = system.load(BulkWork { threads: spec.loading_threads, interrupt })?;
     data_check::sample(system.as_ref(), &workload, spec.seed)?;
-    call.report(
-        "load",
-        &json!({"format": 1, "records": records, "seconds": started.elapsed().as_secs_f64()}),
-    )
+    call.report("load", &json!({"format": 1, "records": records, "seconds": started.elapsed().as_secs_f64()}))
 }
 
 fn prewarm(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     let spec = call.read_spec()?;
     let system = system::open(&spec, &Workload::new(&spec))?;
     let started = Instant::now();
-    let summary = system.prewarm(BulkWork {
-        threads: spec.loading_threads,
-        interrupt,
-    })?;
-    call.report(
-        "prewarm",
-        &json!({"format": 1, "summary": summary, "seconds": started.elapsed().as_secs_f64()}),
-    )
+    let summary = system.prewarm(BulkWork { threads: spec.loading_threads, interrupt })?;
+    call.report("prewarm", &json!({"format": 1, "summary": summary, "seconds": started.elapsed().as_secs_f64()}))
 }
 
 fn run(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
@@ -125,21 +107,13 @@ fn run(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
         return Err(call.bad_input("--out", "absent", "needed by run", "an existing directory"));
     };
     if let Some(cpus) = &spec.client_cpus {
-        cpus.pin()
-            .with_context(|| format!("cannot pin this process to CPUs {cpus}"))?;
+        cpus.pin().with_context(|| format!("cannot pin this process to CPUs {cpus}"))?;
     }
     let trial = trial::run(&spec, interrupt);
     trial.write(out)?;
     let result = &trial.result;
-    eprintln!(
-        "run {}: {:?} {:.0} txn/s {}",
-        spec.system, result.status, result.throughput_txn_s, result.reason
-    );
-    Ok(if trial.interrupted {
-        ExitCode::from(EXIT_INTERRUPTED)
-    } else {
-        ExitCode::SUCCESS
-    })
+    eprintln!("run {}: {:?} {:.0} txn/s {}", spec.system, result.status, result.throughput_txn_s, result.reason);
+    Ok(if trial.interrupted { ExitCode::from(EXIT_INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 fn counters(call: &Call) -> anyhow::Result<ExitCode> {
@@ -158,21 +132,14 @@ impl Call {
     /// Reads the specification and checks the directory for the results.
     fn read_spec(&self) -> Result<Spec, SpecError> {
         if let Some(out) = self.out.as_deref().filter(|out| !out.is_dir()) {
-            let problem = Problem::new(
-                "--out",
-                out.display(),
-                "no such directory",
-                "an existing directory",
-            );
+            let problem = Problem::new("--out", out.display(), "no such directory", "an existing directory");
             return Err(problem.in_file(Path::new("command line")));
         }
         spec::Spec::read(&self.spec)
     }
 
     fn bad_input(&self, key: &str, value: &str, problem: &str, allowed: &str) -> anyhow::Error {
-        Problem::new(key, value, problem, allowed)
-            .in_file(&self.spec)
-            .into()
+        Problem::new(key, value, problem, allowed).in_file(&self.spec).into()
     }
 
     /// Prints a report and writes it as `<name>.json` into the directory for results, if there is one.

@@ -47,16 +47,9 @@ pub fn for_each_chunk<W: ChunkWorker>(
 ) -> Result<(), SystemError> {
     let threads = u64::from(chunks.threads.max(1));
     // One range for all threads, or one for each: the position of the next chunk, and the end.
-    let parts = if chunks.order == Order::Shared {
-        1
-    } else {
-        threads
-    };
-    let bound =
-        |part: u64| (u128::from(chunks.total) * u128::from(part) / u128::from(parts)) as u64;
-    let ranges: Vec<(AtomicU64, u64)> = (0..parts)
-        .map(|part| (AtomicU64::new(bound(part)), bound(part + 1)))
-        .collect();
+    let parts = if chunks.order == Order::Shared { 1 } else { threads };
+    let bound = |part: u64| (u128::from(chunks.total) * u128::from(part) / u128::from(parts)) as u64;
+    let ranges: Vec<(AtomicU64, u64)> = (0..parts).map(|part| (AtomicU64::new(bound(part)), bound(part + 1))).collect();
     let failed = AtomicBool::new(false);
     let run = |(next, end): &(AtomicU64, u64)| {
         let mut worker = open()?;
@@ -74,21 +67,14 @@ pub fn for_each_chunk<W: ChunkWorker>(
             worker.work(start..(*end).min(start + chunks.chunk))?;
         }
     };
-    let run_and_tell = |range: &(AtomicU64, u64)| {
-        run(range).inspect_err(|_| failed.store(true, Ordering::Relaxed))
-    };
+    let run_and_tell = |range: &(AtomicU64, u64)| run(range).inspect_err(|_| failed.store(true, Ordering::Relaxed));
     std::thread::scope(|scope| {
-        let threads: Vec<_> = ranges
-            .iter()
-            .cycle()
-            .take(threads as usize)
-            .map(|range| scope.spawn(|| run_and_tell(range)))
-            .collect();
+        let threads: Vec<_> =
+            ranges.iter().cycle().take(threads as usize).map(|range| scope.spawn(|| run_and_tell(range))).collect();
         let mut outcome = Ok(());
         for thread in threads {
-            let result = thread
-                .join()
-                .unwrap_or_else(|_| Err(SystemError::Data("a worker thread panicked".to_owned())));
+            let result =
+                thread.join().unwrap_or_else(|_| Err(SystemError::Data("a worker thread panicked".to_owned())));
             outcome = outcome.and(result);
         }
         outcome
@@ -117,16 +103,8 @@ mod tests {
         for order in [Order::Shared, Order::Ranges] {
             for (total, chunk, threads) in [(0, 10, 4), (1, 10, 4), (1005, 10, 3), (7, 1, 16)] {
                 let seen = Mutex::new(Vec::new());
-                let chunks = Chunks {
-                    order,
-                    total,
-                    chunk,
-                    threads,
-                };
-                for_each_chunk(chunks, &Interrupt::default(), || {
-                    Ok(Collect(&seen, u64::MAX))
-                })
-                .unwrap();
+                let chunks = Chunks { order, total, chunk, threads };
+                for_each_chunk(chunks, &Interrupt::default(), || Ok(Collect(&seen, u64::MAX))).unwrap();
                 let mut seen = seen.into_inner().unwrap();
                 seen.sort_unstable();
                 assert_eq!(seen, (0..total).collect::<Vec<_>>(), "{chunks:?}");
@@ -137,12 +115,7 @@ mod tests {
     #[test]
     fn the_first_error_ends_the_work() {
         let seen = Mutex::new(Vec::new());
-        let chunks = Chunks {
-            order: Order::Shared,
-            total: 1_000_000_000,
-            chunk: 1000,
-            threads: 3,
-        };
+        let chunks = Chunks { order: Order::Shared, total: 1_000_000_000, chunk: 1000, threads: 3 };
         let outcome = for_each_chunk(chunks, &Interrupt::default(), || Ok(Collect(&seen, 5500)));
         assert_eq!(outcome.unwrap_err().to_string(), "the bad one");
     }

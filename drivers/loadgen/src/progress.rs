@@ -33,18 +33,9 @@ impl Progress {
         let view = if std::io::stderr().is_terminal() {
             View::Bar(bar(&label, total, unit))
         } else {
-            View::Lines {
-                next: Mutex::new(started + LINE_INTERVAL),
-            }
+            View::Lines { next: Mutex::new(started + LINE_INTERVAL) }
         };
-        Progress {
-            label,
-            unit,
-            total,
-            done: AtomicU64::new(0),
-            started,
-            view,
-        }
+        Progress { label, unit, total, done: AtomicU64::new(0), started, view }
     }
 
     /// Counts `count` more pieces as done.
@@ -103,9 +94,7 @@ impl Progress {
             Some(message) => format!("{label}: {done}/{total} {unit}, {message}, ETA {left} s"),
             None => {
                 let left_s = left as f64 / rate.max(1e-9);
-                format!(
-                    "{label}: {done}/{total} {unit} ({percent:.0} %), {rate:.0}/s, ETA {left_s:.0} s"
-                )
+                format!("{label}: {done}/{total} {unit} ({percent:.0} %), {rate:.0}/s, ETA {left_s:.0} s")
             }
         }
     }

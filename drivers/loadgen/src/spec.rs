@@ -18,25 +18,11 @@ pub const SPEC_FORMAT: u32 = 1;
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     #[error("{}: cannot read the specification: {source}", path.display())]
-    Unreadable {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{}: line {line}, column {column}: {message}", path.display())]
-    Malformed {
-        path: PathBuf,
-        line: usize,
-        column: usize,
-        message: String,
-    },
+    Malformed { path: PathBuf, line: usize, column: usize, message: String },
     #[error("{}: {key} = {value}: {problem}; allowed: {allowed}", path.display())]
-    Invalid {
-        path: PathBuf,
-        key: String,
-        value: String,
-        problem: String,
-        allowed: String,
-    },
+    Invalid { path: PathBuf, key: String, value: String, problem: String, allowed: String },
 }
 
 /// Which client speaks to the system under test.
@@ -160,10 +146,8 @@ impl Spec {
     /// # Errors
     /// [`SpecError`] with the file, the line or key, the value and what is allowed.
     pub fn read(path: &Path) -> Result<Spec, SpecError> {
-        let text = std::fs::read_to_string(path).map_err(|source| SpecError::Unreadable {
-            path: path.to_owned(),
-            source,
-        })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| SpecError::Unreadable { path: path.to_owned(), source })?;
         let file: SpecFile = serde_json::from_str(&text).map_err(|error| {
             let full = error.to_string();
             let suffix = format!(" at line {} column {}", error.line(), error.column());
@@ -182,31 +166,15 @@ impl SpecFile {
     fn check(self) -> Result<Spec, Problem> {
         in_range("format", self.format, SPEC_FORMAT, SPEC_FORMAT)?;
         let Some(adapter) = Adapter::of_system(&self.system) else {
-            let allowed =
-                "mysql, mysql-memcached, anticache-lru, anticache-alru, anticache-off, null";
-            return Err(Problem::new(
-                "system",
-                &self.system,
-                "unknown system",
-                allowed,
-            ));
+            let allowed = "mysql, mysql-memcached, anticache-lru, anticache-alru, anticache-off, null";
+            return Err(Problem::new("system", &self.system, "unknown system", allowed));
         };
         check_endpoint(&self.endpoint, adapter, &self.system)?;
         if self.benchmark != "ycsb" {
-            return Err(Problem::new(
-                "benchmark",
-                &self.benchmark,
-                "unknown benchmark",
-                "ycsb",
-            ));
+            return Err(Problem::new("benchmark", &self.benchmark, "unknown benchmark", "ycsb"));
         }
         let Some(ycsb) = self.ycsb else {
-            return Err(Problem::new(
-                "ycsb",
-                "absent",
-                "needed when benchmark is ycsb",
-                "an object",
-            ));
+            return Err(Problem::new("ycsb", "absent", "needed when benchmark is ycsb", "an object"));
         };
         check_ycsb(&ycsb)?;
         in_range("terminals", self.terminals, 1, 4096)?;
@@ -215,8 +183,7 @@ impl SpecFile {
         in_range("measure_s", self.measure_s, 0.1, 86_400.0)?;
         if let Some(schema) = &self.schema {
             let allowed = "a readable file with the tables' SQL DDL";
-            std::fs::File::open(schema)
-                .map_err(|error| Problem::new("schema", schema.display(), error, allowed))?;
+            std::fs::File::open(schema).map_err(|error| Problem::new("schema", schema.display(), error, allowed))?;
         }
         Ok(Spec {
             client_cpus: parse_cpus(&self.client_cpus)?,
@@ -249,21 +216,13 @@ fn check_endpoint(endpoint: &Endpoint, adapter: Adapter, system: &str) -> Result
         && named != adapter.name()
     {
         let problem = format!("does not fit system {system}");
-        return Err(Problem::new(
-            "endpoint.adapter",
-            named,
-            problem,
-            adapter.name(),
-        ));
+        return Err(Problem::new("endpoint.adapter", named, problem, adapter.name()));
     }
     let mysql = ("endpoint.mysql_address", &endpoint.mysql_address);
     let needed = match adapter {
         Adapter::Null => vec![],
         Adapter::Mysql => vec![mysql],
-        Adapter::MysqlMemcached => vec![
-            mysql,
-            ("endpoint.memcached_address", &endpoint.memcached_address),
-        ],
+        Adapter::MysqlMemcached => vec![mysql, ("endpoint.memcached_address", &endpoint.memcached_address)],
         Adapter::Anticache => vec![("endpoint.anticache_address", &endpoint.anticache_address)],
     };
     for (key, address) in needed {
@@ -279,69 +238,40 @@ fn check_endpoint(endpoint: &Endpoint, adapter: Adapter, system: &str) -> Result
         }
     }
     match &endpoint.mysql_database {
-        Some(name)
-            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') =>
-        {
-            Err(Problem::new(
-                "endpoint.mysql_database",
-                name,
-                "not a plain name",
-                "letters, digits and _",
-            ))
+        Some(name) if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => {
+            Err(Problem::new("endpoint.mysql_database", name, "not a plain name", "letters, digits and _"))
         }
         _ => Ok(()),
     }
 }
 
 fn is_host_port(address: &str) -> bool {
-    address.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
-    })
+    address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
 fn check_ycsb(ycsb: &YcsbSpec) -> Result<(), Problem> {
     in_range("ycsb.records", ycsb.records, 1, 1 << 40)?;
     in_range("ycsb.fields", ycsb.fields, 1, 1000)?;
-    in_range(
-        "ycsb.field_bytes",
-        ycsb.field_bytes,
-        crate::ycsb::MIN_FIELD_BYTES,
-        255,
-    )?;
+    in_range("ycsb.field_bytes", ycsb.field_bytes, crate::ycsb::MIN_FIELD_BYTES, 255)?;
     in_range("ycsb.read_share", ycsb.read_share, 0.0, 1.0)?;
     in_range("ycsb.skew", ycsb.skew, 0.0, 5.0)?;
     in_range("ycsb.verify_share", ycsb.verify_share, 0.0, 1.0)?;
     // One field per update: the paper's YCSB updates a single value, and the engine's procedure takes one.
     in_range("ycsb.update_fields", ycsb.update_fields, 1, 1)?;
     if ycsb.key_order == KeyOrder::Scattered && ycsb.records > crate::ycsb::MAX_SCATTERED_RECORDS {
-        let allowed = format!(
-            "at most {} with key_order scattered",
-            crate::ycsb::MAX_SCATTERED_RECORDS
-        );
-        return Err(Problem::new(
-            "ycsb.records",
-            ycsb.records,
-            "too many",
-            allowed,
-        ));
+        let allowed = format!("at most {} with key_order scattered", crate::ycsb::MAX_SCATTERED_RECORDS);
+        return Err(Problem::new("ycsb.records", ycsb.records, "too many", allowed));
     }
     Ok(())
 }
 
-fn in_range<T: PartialOrd + fmt::Display>(
-    key: &str,
-    value: T,
-    low: T,
-    high: T,
-) -> Result<(), Problem> {
+fn in_range<T: PartialOrd + fmt::Display>(key: &str, value: T, low: T, high: T) -> Result<(), Problem> {
     if value >= low && value <= high {
         return Ok(());
     }
-    let allowed = if low == high {
-        low.to_string()
-    } else {
-        format!("{low} to {high}")
-    };
+    let allowed = if low == high { low.to_string() } else { format!("{low} to {high}") };
     Err(Problem::new(key, value, "out of range", allowed))
 }
 

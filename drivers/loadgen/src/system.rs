@@ -18,24 +18,11 @@ use crate::workload::{Transaction, Workload};
 #[derive(Debug, thiserror::Error)]
 pub enum SystemError {
     #[error("{server} at {address}: cannot connect: {reason}; is it running? its log says why not")]
-    Connect {
-        server: &'static str,
-        address: String,
-        reason: String,
-    },
+    Connect { server: &'static str, address: String, reason: String },
     #[error("{server} at {address}: connection lost: {reason}; see the server's log")]
-    Lost {
-        server: &'static str,
-        address: String,
-        reason: String,
-    },
+    Lost { server: &'static str, address: String, reason: String },
     #[error("{server} at {address}: error {code}: {message}")]
-    Server {
-        server: &'static str,
-        address: String,
-        code: String,
-        message: String,
-    },
+    Server { server: &'static str, address: String, code: String, message: String },
     /// The data are not as they have to be, or the call makes no sense for this system.
     #[error("{0}")]
     Data(String),
@@ -141,30 +128,21 @@ pub fn open(spec: &Spec, workload: &Workload) -> Result<Box<dyn System>, SystemE
     Ok(match spec.adapter {
         Adapter::Null => Box::new(null::NullSystem),
         Adapter::Mysql => Box::new(mysql::MysqlSystem::open(spec, workload.clone())?),
-        Adapter::MysqlMemcached => Box::new(mysql_memcached::MysqlMemcachedSystem::open(
-            spec,
-            workload.clone(),
-        )?),
+        Adapter::MysqlMemcached => Box::new(mysql_memcached::MysqlMemcachedSystem::open(spec, workload.clone())?),
         Adapter::Anticache => Box::new(anticache::AnticacheSystem::open(spec, workload.clone())?),
     })
 }
 
 /// One group per terminal: for adapters whose connections block.
 pub fn one_terminal_each(terminals: u32) -> Vec<Range<u32>> {
-    (0..terminals)
-        .map(|terminal| terminal..terminal + 1)
-        .collect()
+    (0..terminals).map(|terminal| terminal..terminal + 1).collect()
 }
 
 /// At most `groups` groups of nearly equal size: for adapters that multiplex.
 pub fn evenly(terminals: u32, groups: usize) -> Vec<Range<u32>> {
-    let groups = u32::try_from(groups)
-        .unwrap_or(u32::MAX)
-        .clamp(1, terminals.max(1));
+    let groups = u32::try_from(groups).unwrap_or(u32::MAX).clamp(1, terminals.max(1));
     let bound = |group: u32| (u64::from(terminals) * u64::from(group) / u64::from(groups)) as u32;
-    (0..groups)
-        .map(|group| bound(group)..bound(group + 1))
-        .collect()
+    (0..groups).map(|group| bound(group)..bound(group + 1)).collect()
 }
 
 #[cfg(test)]
@@ -176,11 +154,7 @@ mod tests {
         for (terminals, groups) in [(1, 1), (64, 3), (5, 8), (7, 2)] {
             let all: Vec<u32> = evenly(terminals, groups).into_iter().flatten().collect();
             assert_eq!(all, (0..terminals).collect::<Vec<_>>());
-            assert!(
-                evenly(terminals, groups)
-                    .iter()
-                    .all(|group| !group.is_empty())
-            );
+            assert!(evenly(terminals, groups).iter().all(|group| !group.is_empty()));
         }
         assert_eq!(one_terminal_each(3), [0..1, 1..2, 2..3]);
     }

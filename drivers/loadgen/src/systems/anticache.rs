@@ -12,9 +12,7 @@ use serde_json::{Map, Value};
 use crate::parallel::{ChunkWorker, Chunks, Order, for_each_chunk};
 use crate::progress::Progress;
 use crate::spec::Spec;
-use crate::system::{
-    BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, evenly,
-};
+use crate::system::{BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, evenly};
 use crate::workload::{Transaction, Workload};
 use crate::ycsb::{RecordLayout, Ycsb, YcsbTransaction};
 
@@ -37,16 +35,8 @@ impl AnticacheSystem {
     /// # Errors
     /// [`SystemError::Connect`] when the server does not answer.
     pub fn open(spec: &Spec, workload: Workload) -> Result<AnticacheSystem, SystemError> {
-        let name = spec
-            .endpoint
-            .anticache_address
-            .as_deref()
-            .unwrap_or_default();
-        let refuse = |reason: String| SystemError::Connect {
-            server: SERVER,
-            address: name.to_owned(),
-            reason,
-        };
+        let name = spec.endpoint.anticache_address.as_deref().unwrap_or_default();
+        let refuse = |reason: String| SystemError::Connect { server: SERVER, address: name.to_owned(), reason };
         let address = name
             .to_socket_addrs()
             .map_err(|error| refuse(error.to_string()))?
@@ -59,37 +49,23 @@ impl AnticacheSystem {
 
     fn client(&self) -> Result<Client, SystemError> {
         let mut client = Client::connect(self.address).map_err(|error| self.unreachable(&error))?;
-        client
-            .set_timeout(Some(ANSWER_TIMEOUT))
-            .map_err(|error| self.unreachable(&error))?;
+        client.set_timeout(Some(ANSWER_TIMEOUT)).map_err(|error| self.unreachable(&error))?;
         Ok(client)
     }
 
     fn unreachable(&self, error: &ClientError) -> SystemError {
         let reason = match error {
-            ClientError::Connect { source, .. } | ClientError::Broken { source, .. } => {
-                source.to_string()
-            }
+            ClientError::Connect { source, .. } | ClientError::Broken { source, .. } => source.to_string(),
             other => other.to_string(),
         };
-        SystemError::Connect {
-            server: SERVER,
-            address: self.address.to_string(),
-            reason,
-        }
+        SystemError::Connect { server: SERVER, address: self.address.to_string(), reason }
     }
 
     /// Counters and settings as the server sends them: one object with `settings` inside.
     fn stats(&self) -> Result<Map<String, Value>, SystemError> {
-        match self
-            .client()?
-            .stats()
-            .map_err(|error| system_error(self.address, &error))?
-        {
+        match self.client()?.stats().map_err(|error| system_error(self.address, &error))? {
             Value::Object(stats) => Ok(stats),
-            other => Err(SystemError::Data(format!(
-                "{SERVER}: its statistics are no object: {other}"
-            ))),
+            other => Err(SystemError::Data(format!("{SERVER}: its statistics are no object: {other}"))),
         }
     }
 
@@ -112,29 +88,18 @@ impl System for AnticacheSystem {
         let records = ycsb.spec.records;
         let tuples_before = tuples(&self.stats()?);
         if tuples_before != 0 {
-            let message = format!(
-                "{SERVER} at {}: holds {tuples_before} tuples already; restart it to load",
-                self.address
-            );
+            let message =
+                format!("{SERVER} at {}: holds {tuples_before} tuples already; restart it to load", self.address);
             return Err(SystemError::Data(message));
         }
         let progress = Progress::start("load anticached", records, "records");
-        let chunks = Chunks {
-            order: Order::Shared,
-            total: records,
-            chunk: LOAD_RECORDS,
-            threads: work.threads,
-        };
-        for_each_chunk(chunks, work.interrupt, || {
-            Loader::open(self, ycsb, &progress)
-        })?;
+        let chunks = Chunks { order: Order::Shared, total: records, chunk: LOAD_RECORDS, threads: work.threads };
+        for_each_chunk(chunks, work.interrupt, || Loader::open(self, ycsb, &progress))?;
         let elapsed_s = progress.elapsed_s();
         progress.finish(format!("{records} records in {elapsed_s:.1} s; counting"));
         let found = tuples(&self.stats()?);
         if found != records {
-            return Err(SystemError::Data(format!(
-                "{SERVER} holds {found} tuples after loading, not {records}"
-            )));
+            return Err(SystemError::Data(format!("{SERVER} holds {found} tuples after loading, not {records}")));
         }
         Ok(records)
     }
@@ -151,11 +116,7 @@ impl System for AnticacheSystem {
     fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         let client = self.client()?;
         let Workload::Ycsb(ycsb) = &self.workload;
-        let procedure = |name| {
-            client
-                .procedure(name)
-                .map_err(|error| system_error(self.address, &error))
-        };
+        let procedure = |name| client.procedure(name).map_err(|error| system_error(self.address, &error));
         Ok(Box::new(PipelinedConnection {
             address: self.address,
             read: procedure("ycsb_read")?,
@@ -163,13 +124,7 @@ impl System for AnticacheSystem {
             client,
             layout: ycsb.layout,
             first_terminal: terminals.start,
-            pending: vec![
-                Pending {
-                    key: 0,
-                    verify: false
-                };
-                terminals.len()
-            ],
+            pending: vec![Pending { key: 0, verify: false }; terminals.len()],
             parameters: Vec::new(),
         }))
     }
@@ -186,20 +141,14 @@ impl System for AnticacheSystem {
 
     fn versions(&self) -> Result<BTreeMap<&'static str, String>, SystemError> {
         let settings = self.settings_object()?;
-        let version = settings
-            .get("version")
-            .and_then(Value::as_str)
-            .unwrap_or("not reported");
+        let version = settings.get("version").and_then(Value::as_str).unwrap_or("not reported");
         Ok(BTreeMap::from([(SERVER, version.to_owned())]))
     }
 }
 
 /// Tuples of all tables, in memory and evicted.
 fn tuples(stats: &Map<String, Value>) -> u64 {
-    ["tuples_resident", "tuples_evicted"]
-        .iter()
-        .filter_map(|name| stats.get(*name)?.as_u64())
-        .sum()
+    ["tuples_resident", "tuples_evicted"].iter().filter_map(|name| stats.get(*name)?.as_u64()).sum()
 }
 
 fn system_error(address: SocketAddr, error: &ClientError) -> SystemError {
@@ -209,32 +158,15 @@ fn system_error(address: SocketAddr, error: &ClientError) -> SystemError {
         ClientError::Connect { source, .. } | ClientError::Broken { source, .. } => {
             use std::io::ErrorKind::{TimedOut, WouldBlock};
             let late = matches!(source.kind(), WouldBlock | TimedOut);
-            let reason = if late {
-                "no answer in time".to_owned()
-            } else {
-                source.to_string()
-            };
-            SystemError::Lost {
-                server: SERVER,
-                address,
-                reason,
-            }
+            let reason = if late { "no answer in time".to_owned() } else { source.to_string() };
+            SystemError::Lost { server: SERVER, address, reason }
         }
-        ClientError::Protocol { problem, .. } => SystemError::Lost {
-            server: SERVER,
-            address,
-            reason: problem.clone(),
-        },
+        ClientError::Protocol { problem, .. } => SystemError::Lost { server: SERVER, address, reason: problem.clone() },
     }
 }
 
 fn refused(address: String, reason: &str) -> SystemError {
-    SystemError::Server {
-        server: SERVER,
-        address,
-        code: "failed".to_owned(),
-        message: reason.to_owned(),
-    }
+    SystemError::Server { server: SERVER, address, code: "failed".to_owned(), message: reason.to_owned() }
 }
 
 /// What a terminal waits for.
@@ -272,8 +204,7 @@ impl Connection for PipelinedConnection {
         }
         self.pending[(terminal - self.first_terminal) as usize] = Pending { key, verify };
         let partition = self.client.partition_of(key);
-        self.client
-            .submit(u64::from(terminal), partition, procedure, &self.parameters);
+        self.client.submit(u64::from(terminal), partition, procedure, &self.parameters);
         Ok(())
     }
 
@@ -285,10 +216,7 @@ impl Connection for PipelinedConnection {
             let (outcome, verified) = match reply {
                 Reply::Committed(record) => {
                     let Pending { key, verify } = pending[(terminal - first_terminal) as usize];
-                    (
-                        Outcome::Committed,
-                        verify.then(|| layout.verify_record(key, record)),
-                    )
+                    (Outcome::Committed, verify.then(|| layout.verify_record(key, record)))
                 }
                 Reply::Aborted(reason) => (Outcome::Aborted(reason.to_owned()), None),
                 Reply::Failed(reason) => {
@@ -296,16 +224,9 @@ impl Connection for PipelinedConnection {
                     return;
                 }
             };
-            completions.push(Completion {
-                terminal,
-                outcome,
-                verified,
-                retries: Vec::new(),
-            });
+            completions.push(Completion { terminal, outcome, verified, retries: Vec::new() });
         };
-        self.client
-            .wait(&mut on_reply)
-            .map_err(|error| system_error(self.address, &error))?;
+        self.client.wait(&mut on_reply).map_err(|error| system_error(self.address, &error))?;
         match failure {
             Some(reason) => Err(refused(self.address.to_string(), &reason)),
             None => Ok(()),
@@ -325,24 +246,11 @@ struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    fn open(
-        system: &AnticacheSystem,
-        ycsb: &'a Ycsb,
-        progress: &'a Progress,
-    ) -> Result<Loader<'a>, SystemError> {
+    fn open(system: &AnticacheSystem, ycsb: &'a Ycsb, progress: &'a Progress) -> Result<Loader<'a>, SystemError> {
         let client = system.client()?;
-        let procedure = client
-            .procedure("ycsb_load")
-            .map_err(|error| system_error(system.address, &error))?;
+        let procedure = client.procedure("ycsb_load").map_err(|error| system_error(system.address, &error))?;
         let batches = vec![(0, Vec::new()); client.partitions() as usize];
-        Ok(Loader {
-            address: system.address,
-            client,
-            procedure,
-            ycsb,
-            progress,
-            batches,
-        })
+        Ok(Loader { address: system.address, client, procedure, ycsb, progress, batches })
     }
 
     fn wait_below(&mut self, outstanding: usize) -> Result<(), SystemError> {
@@ -352,9 +260,7 @@ impl<'a> Loader<'a> {
                 Reply::Committed(_) => {}
                 Reply::Aborted(reason) | Reply::Failed(reason) => failure = Some(reason.to_owned()),
             };
-            self.client
-                .wait(&mut on_reply)
-                .map_err(|error| system_error(self.address, &error))?;
+            self.client.wait(&mut on_reply).map_err(|error| system_error(self.address, &error))?;
             if let Some(reason) = failure {
                 return Err(refused(self.address.to_string(), &reason));
             }
@@ -381,8 +287,7 @@ impl ChunkWorker for Loader<'_> {
         for (partition, (records, parameters)) in self.batches.iter_mut().enumerate() {
             if *records > 0 {
                 parameters[..4].copy_from_slice(&records.to_le_bytes());
-                self.client
-                    .submit(0, partition as u32, self.procedure, parameters);
+                self.client.submit(0, partition as u32, self.procedure, parameters);
                 *records = 0;
             }
         }

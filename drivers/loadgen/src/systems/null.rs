@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::system::{
-    BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, evenly,
-};
+use crate::system::{BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, evenly};
 use crate::workload::Transaction;
 
 pub struct NullSystem;

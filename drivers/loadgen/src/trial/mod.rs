@@ -66,10 +66,7 @@ impl Trial {
     /// # Errors
     /// What the file system reports, with the path.
     pub fn write(&self, directory: &Path) -> anyhow::Result<()> {
-        write_file(
-            &directory.join("timeline.csv"),
-            timeline_csv(&self.timeline).as_bytes(),
-        )?;
+        write_file(&directory.join("timeline.csv"), timeline_csv(&self.timeline).as_bytes())?;
         let log = latency_log(&self.tally, self.types, self.result.measured_s)?;
         write_file(&directory.join("latency.hdr"), &log)?;
         write_file(&directory.join("result.json"), &to_json(&self.result)?)
@@ -112,12 +109,7 @@ struct MeasureStart {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(
-        spec: &'a Spec,
-        workload: &'a Workload,
-        cpus: &'a CpuList,
-        interrupt: &'a Interrupt,
-    ) -> Attempt<'a> {
+    fn new(spec: &'a Spec, workload: &'a Workload, cpus: &'a CpuList, interrupt: &'a Interrupt) -> Attempt<'a> {
         let empty = Tally::new(workload.transaction_types().len());
         let mut result = TrialResult {
             format: RESULT_FORMAT,
@@ -141,53 +133,28 @@ impl<'a> Attempt<'a> {
             server_settings: ByServer::new(),
             versions: Default::default(),
         };
-        result
-            .versions
-            .insert("loadgen".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-        Attempt {
-            spec,
-            workload,
-            cpus,
-            interrupt,
-            result,
-            crew: None,
-            measure_started: None,
-        }
+        result.versions.insert("loadgen".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        Attempt { spec, workload, cpus, interrupt, result, crew: None, measure_started: None }
     }
 
     /// From opening the system to the end of the measured interval.
     fn execute(&mut self) -> Result<(), SystemError> {
         let system = system::open(self.spec, self.workload)?;
         let versions = system.versions()?;
-        self.result.versions.extend(
-            versions
-                .into_iter()
-                .map(|(server, version)| (server.to_owned(), version)),
-        );
+        self.result.versions.extend(versions.into_iter().map(|(server, version)| (server.to_owned(), version)));
         self.result.server_settings = system.settings()?;
         data_check::ends(system.as_ref(), self.workload)?;
         let progress = self.start_progress();
         self.start_workers(system.as_ref())?;
         let spans = self.spans();
         let outcome = self.measure(system.as_ref(), spans, &progress);
-        progress.finish(if outcome.is_ok() {
-            "measured"
-        } else {
-            "ended early"
-        });
+        progress.finish(if outcome.is_ok() { "measured" } else { "ended early" });
         outcome
     }
 
-    fn measure(
-        &mut self,
-        system: &dyn System,
-        spans: Spans,
-        progress: &Progress,
-    ) -> Result<(), SystemError> {
+    fn measure(&mut self, system: &dyn System, spans: Spans, progress: &Progress) -> Result<(), SystemError> {
         self.pause_until(spans.measure_start_ns, progress)?;
-        self.measure_started = Some(MeasureStart {
-            cpu_time: process_cpu_time(),
-        });
+        self.measure_started = Some(MeasureStart { cpu_time: process_cpu_time() });
         self.result.counters_before = system.counters()?;
         self.pause_until(spans.measure_end_ns, progress)?;
         self.stop_clock();
@@ -198,10 +165,7 @@ impl<'a> Attempt<'a> {
     fn spans(&self) -> Spans {
         let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
         let measure_start_ns = nanoseconds(self.spec.warmup_s);
-        Spans {
-            measure_start_ns,
-            measure_end_ns: measure_start_ns + nanoseconds(self.spec.measure_s),
-        }
+        Spans { measure_start_ns, measure_end_ns: measure_start_ns + nanoseconds(self.spec.measure_s) }
     }
 
     fn start_progress(&self) -> Progress {
@@ -212,8 +176,7 @@ impl<'a> Attempt<'a> {
     /// Connects all groups of terminals, then starts them together.
     fn start_workers(&mut self, system: &dyn System) -> Result<(), SystemError> {
         let groups = system.terminal_groups(self.spec.terminals, self.cpus.count());
-        let mut connected: Vec<(Range<u32>, Box<dyn Connection>)> =
-            Vec::with_capacity(groups.len());
+        let mut connected: Vec<(Range<u32>, Box<dyn Connection>)> = Vec::with_capacity(groups.len());
         for group in groups {
             if self.interrupt.requested() {
                 return Err(SystemError::Interrupted);
@@ -229,17 +192,9 @@ impl<'a> Attempt<'a> {
         let (report, ended) = channel();
         let recorders = connected
             .into_iter()
-            .map(|(group, connection)| {
-                self.start_worker(&shared, group, connection, report.clone())
-            })
+            .map(|(group, connection)| self.start_worker(&shared, group, connection, report.clone()))
             .collect::<Result<Vec<_>, _>>()?;
-        self.crew = Some(Crew {
-            shared,
-            running: recorders.len(),
-            last_change: (0, Instant::now()),
-            recorders,
-            ended,
-        });
+        self.crew = Some(Crew { shared, running: recorders.len(), last_change: (0, Instant::now()), recorders, ended });
         Ok(())
     }
 
@@ -252,17 +207,8 @@ impl<'a> Attempt<'a> {
     ) -> Result<Arc<Mutex<Recorder>>, SystemError> {
         let types = self.workload.transaction_types().len();
         let recorder = Arc::new(Mutex::new(Recorder::new(types, shared.spans)));
-        let streams = group
-            .clone()
-            .map(|terminal| self.workload.terminal(terminal))
-            .collect();
-        let worker = Worker::new(
-            Arc::clone(shared),
-            connection,
-            group.start,
-            streams,
-            Arc::clone(&recorder),
-        );
+        let streams = group.clone().map(|terminal| self.workload.terminal(terminal)).collect();
+        let worker = Worker::new(Arc::clone(shared), connection, group.start, streams, Arc::clone(&recorder));
         std::thread::Builder::new()
             .name(format!("terminal {}", group.start))
             .spawn(move || {
@@ -270,10 +216,7 @@ impl<'a> Attempt<'a> {
                 let _ = report.send(worker.run());
             })
             .map_err(|error| {
-                SystemError::Data(format!(
-                    "cannot start a thread for terminal {}: {error}",
-                    group.start
-                ))
+                SystemError::Data(format!("cannot start a thread for terminal {}: {error}", group.start))
             })?;
         Ok(recorder)
     }
@@ -293,10 +236,7 @@ impl<'a> Attempt<'a> {
                 return Ok(());
             }
             crew.look(now_ns, progress)?;
-            match crew
-                .ended
-                .recv_timeout(TICK.min(Duration::from_nanos(until_ns - now_ns)))
-            {
+            match crew.ended.recv_timeout(TICK.min(Duration::from_nanos(until_ns - now_ns))) {
                 // A worker ends by itself only at the end of the measured interval.
                 Ok(outcome) => {
                     crew.running -= 1;
@@ -306,9 +246,7 @@ impl<'a> Attempt<'a> {
                 Err(RecvTimeoutError::Disconnected)
                     if now_ns < crew.shared.spans.measure_end_ns && crew.running > 0 =>
                 {
-                    return Err(SystemError::Data(
-                        "a terminal's thread ended without a reason".to_owned(),
-                    ));
+                    return Err(SystemError::Data("a terminal's thread ended without a reason".to_owned()));
                 }
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -321,17 +259,10 @@ impl<'a> Attempt<'a> {
             return;
         };
         let spans = crew.shared.spans;
-        let measured_ns = crew
-            .shared
-            .now_ns()
-            .min(spans.measure_end_ns)
-            .saturating_sub(spans.measure_start_ns);
+        let measured_ns = crew.shared.now_ns().min(spans.measure_end_ns).saturating_sub(spans.measure_start_ns);
         self.result.measured_s = measured_ns as f64 / 1e9;
-        let used_s = process_cpu_time()
-            .saturating_sub(start.cpu_time)
-            .as_secs_f64();
-        self.result.client_cpu_share =
-            used_s / (self.result.measured_s.max(1e-9) * self.cpus.count() as f64);
+        let used_s = process_cpu_time().saturating_sub(start.cpu_time).as_secs_f64();
+        self.result.client_cpu_share = used_s / (self.result.measured_s.max(1e-9) * self.cpus.count() as f64);
     }
 
     /// Stops the workers, sums up and passes judgement.
@@ -343,11 +274,7 @@ impl<'a> Attempt<'a> {
         let mut warmup_verify_failed = 0;
         if let Some(mut crew) = self.crew.take() {
             let complete = matches!(end, End::Complete);
-            let late_errors = crew.stop(if complete {
-                DRAIN_TIME
-            } else {
-                DRAIN_TIME_EARLY
-            });
+            let late_errors = crew.stop(if complete { DRAIN_TIME } else { DRAIN_TIME_EARLY });
             for error in late_errors {
                 *self.result.errors.entry(error.kind()).or_default() += 1;
             }
@@ -361,13 +288,7 @@ impl<'a> Attempt<'a> {
         self.result.verify_failed += warmup_verify_failed;
         let interrupted = matches!(end, End::Interrupted);
         self.judge(end);
-        Trial {
-            result: self.result,
-            interrupted,
-            tally,
-            types,
-            timeline,
-        }
+        Trial { result: self.result, interrupted, tally, types, timeline }
     }
 
     fn judge(&mut self, end: End) {
@@ -397,22 +318,13 @@ impl<'a> Attempt<'a> {
 fn doubts(result: &TrialResult, adapter: Adapter, cpus: &CpuList) -> Vec<(&'static str, String)> {
     let mut doubts = Vec::new();
     if result.verify_failed > 0 {
-        doubts.push((
-            "verify_failed",
-            format!("{} reads returned damaged records", result.verify_failed),
-        ));
+        doubts.push(("verify_failed", format!("{} reads returned damaged records", result.verify_failed)));
     }
     if let Some(count) = result.aborted.get("no such key") {
-        doubts.push((
-            "missing_records",
-            format!("{count} transactions met a key that is not loaded"),
-        ));
+        doubts.push(("missing_records", format!("{count} transactions met a key that is not loaded")));
     }
     if result.committed == 0 {
-        doubts.push((
-            "nothing_committed",
-            "no transaction committed in the measured interval".to_owned(),
-        ));
+        doubts.push(("nothing_committed", "no transaction committed in the measured interval".to_owned()));
     }
     // The null system is there to saturate the client.
     if result.client_cpu_share >= CLIENT_CPU_LIMIT && adapter != Adapter::Null {
@@ -451,9 +363,7 @@ impl Crew {
             self.last_change = (completed, Instant::now());
         } else if self.last_change.1.elapsed() >= STALL_LIMIT {
             let limit_s = STALL_LIMIT.as_secs();
-            return Err(SystemError::Data(format!(
-                "the system hangs: no transaction was over for {limit_s} s"
-            )));
+            return Err(SystemError::Data(format!("the system hangs: no transaction was over for {limit_s} s")));
         }
         Ok(())
     }
@@ -465,10 +375,7 @@ impl Crew {
         let deadline = Instant::now() + drain_time;
         let mut errors = Vec::new();
         while self.running > 0 {
-            match self
-                .ended
-                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-            {
+            match self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(outcome) => {
                     self.running -= 1;
                     errors.extend(outcome.err());

@@ -104,12 +104,7 @@ struct SecondTally {
 impl SecondTally {
     fn new() -> SecondTally {
         let latency_us = Histogram::new_with_bounds(1, MAX_LATENCY_US, 2).expect("valid bounds");
-        SecondTally {
-            committed: 0,
-            aborted: 0,
-            retried: 0,
-            latency_us,
-        }
+        SecondTally { committed: 0, aborted: 0, retried: 0, latency_us }
     }
 
     fn record(&mut self, latency_us: u64, completion: &Completion) {
@@ -200,17 +195,12 @@ impl Timeline {
 
     /// The seconds in order, without gaps between the first and the last.
     pub fn lines(&self) -> Vec<TimelineSecond> {
-        let (Some((&first, _)), Some((&last, _))) =
-            (self.0.first_key_value(), self.0.last_key_value())
-        else {
+        let (Some((&first, _)), Some((&last, _))) = (self.0.first_key_value(), self.0.last_key_value()) else {
             return Vec::new();
         };
         let line = |second| match self.0.get(&second) {
             Some(tally) => tally.line(second),
-            None => TimelineSecond {
-                second,
-                ..TimelineSecond::default()
-            },
+            None => TimelineSecond { second, ..TimelineSecond::default() },
         };
         (first..=last).map(line).collect()
     }
@@ -265,13 +255,7 @@ impl Recorder {
 
     /// Counts a transaction that completed at `now_ns` after `latency_ns`. One that completes after
     /// the measured interval is not counted.
-    pub fn record(
-        &mut self,
-        now_ns: u64,
-        type_index: usize,
-        latency_ns: u64,
-        completion: &Completion,
-    ) {
+    pub fn record(&mut self, now_ns: u64, type_index: usize, latency_ns: u64, completion: &Completion) {
         debug_assert!(!self.needs_flush(now_ns));
         if now_ns >= self.spans.measure_end_ns {
             return;
@@ -294,18 +278,10 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
     /// 1.5 s of warm-up, 2.5 s measured.
-    const SPANS: Spans = Spans {
-        measure_start_ns: 1_500_000_000,
-        measure_end_ns: 4_000_000_000,
-    };
+    const SPANS: Spans = Spans { measure_start_ns: 1_500_000_000, measure_end_ns: 4_000_000_000 };
 
     fn committed() -> Completion {
-        Completion {
-            terminal: 0,
-            outcome: Outcome::Committed,
-            verified: Some(true),
-            retries: vec!["1213"],
-        }
+        Completion { terminal: 0, outcome: Outcome::Committed, verified: Some(true), retries: vec!["1213"] }
     }
 
     fn record_at(times_ns: &[u64]) -> (Recorder, Vec<TimelineSecond>) {
@@ -323,14 +299,7 @@ mod tests {
 
     #[test]
     fn only_the_measured_interval_counts() {
-        let edges = [
-            0,
-            1_499_999_999,
-            1_500_000_000,
-            3_999_999_999,
-            4_000_000_000,
-            5 * SECOND,
-        ];
+        let edges = [0, 1_499_999_999, 1_500_000_000, 3_999_999_999, 4_000_000_000, 5 * SECOND];
         let (recorder, _) = record_at(&edges);
         assert_eq!(recorder.measured.committed, 2);
         assert_eq!(recorder.measured.retried["1213"], 2);
@@ -342,14 +311,9 @@ mod tests {
     #[test]
     fn the_timeline_has_negative_warm_up_seconds_and_no_gaps() {
         let (_, lines) = record_at(&[0, SECOND, 1_500_000_000, 3_600_000_000, 3_700_000_000]);
-        let counts: Vec<(i64, u64, u64)> = lines
-            .iter()
-            .map(|line| (line.second, line.committed, line.retried))
-            .collect();
-        assert_eq!(
-            counts,
-            [(-2, 1, 1), (-1, 1, 1), (0, 1, 1), (1, 0, 0), (2, 2, 2)]
-        );
+        let counts: Vec<(i64, u64, u64)> =
+            lines.iter().map(|line| (line.second, line.committed, line.retried)).collect();
+        assert_eq!(counts, [(-2, 1, 1), (-1, 1, 1), (0, 1, 1), (1, 0, 0), (2, 2, 2)]);
         assert_eq!(lines[4].latency_us_p50, 7);
         assert_eq!(lines[3].latency_us_p99, 0);
     }
@@ -357,18 +321,9 @@ mod tests {
     #[test]
     fn wrong_reads_of_the_warm_up_are_kept() {
         let mut recorder = Recorder::new(1, SPANS);
-        let wrong = Completion {
-            verified: Some(false),
-            ..committed()
-        };
+        let wrong = Completion { verified: Some(false), ..committed() };
         recorder.record(0, 0, 7_000, &wrong);
-        assert_eq!(
-            (
-                recorder.warmup_verify_failed,
-                recorder.measured.verify_failed
-            ),
-            (1, 0)
-        );
+        assert_eq!((recorder.warmup_verify_failed, recorder.measured.verify_failed), (1, 0));
     }
 
     #[test]
@@ -384,15 +339,7 @@ mod tests {
     fn aborts_count_by_reason_and_have_no_latency() {
         let mut tally = Tally::new(1);
         let aborted = Outcome::Aborted("no such key".to_owned());
-        tally.record(
-            0,
-            1000,
-            &Completion {
-                outcome: aborted,
-                verified: None,
-                ..committed()
-            },
-        );
+        tally.record(0, 1000, &Completion { outcome: aborted, verified: None, ..committed() });
         assert_eq!((tally.committed, tally.aborted["no such key"]), (0, 1));
         assert_eq!(tally.all_latencies_us().len(), 0);
     }

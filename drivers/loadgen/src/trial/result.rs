@@ -94,11 +94,7 @@ impl TrialResult {
         self.aborted = tally.aborted.clone();
         self.retried = tally.retried.clone();
         self.measured_s = measured_s;
-        self.throughput_txn_s = if measured_s > 0.0 {
-            tally.committed as f64 / measured_s
-        } else {
-            0.0
-        };
+        self.throughput_txn_s = if measured_s > 0.0 { tally.committed as f64 / measured_s } else { 0.0 };
         self.latency_us = LatencySummary::of(&tally.all_latencies_us());
         self.latency_us_by_type = types
             .iter()
@@ -139,19 +135,9 @@ pub fn to_json(value: &impl Serialize) -> anyhow::Result<Vec<u8>> {
 pub fn timeline_csv(lines: &[TimelineSecond]) -> String {
     let mut csv = String::from("second,committed,aborted,retried,latency_us_p50,latency_us_p99\n");
     for line in lines {
-        let TimelineSecond {
-            second,
-            committed,
-            aborted,
-            retried,
-            latency_us_p50,
-            latency_us_p99,
-        } = line;
+        let TimelineSecond { second, committed, aborted, retried, latency_us_p50, latency_us_p99 } = line;
         // Writing to a string cannot fail.
-        let _ = writeln!(
-            csv,
-            "{second},{committed},{aborted},{retried},{latency_us_p50},{latency_us_p99}"
-        );
+        let _ = writeln!(csv, "{second},{committed},{aborted},{retried},{latency_us_p50},{latency_us_p99}");
     }
     csv
 }
@@ -172,9 +158,7 @@ pub fn latency_log(tally: &Tally, types: &[&str], measured_s: f64) -> anyhow::Re
     for (name, histogram) in types.iter().zip(&tally.latency_us) {
         let interval = Duration::from_secs_f64(measured_s.max(0.0));
         log.write_histogram(histogram, Duration::ZERO, interval, Tag::new(name))
-            .map_err(|error| {
-                anyhow::anyhow!("cannot serialise the latencies of {name}: {error:?}")
-            })?;
+            .map_err(|error| anyhow::anyhow!("cannot serialise the latencies of {name}: {error:?}"))?;
     }
     Ok(text)
 }
@@ -196,14 +180,8 @@ mod tests {
         for entry in IntervalLogIterator::new(&log) {
             if let LogEntry::Interval(interval) = entry.unwrap() {
                 let bytes = base64_decode(interval.encoded_histogram());
-                let histogram: Histogram<u64> = Deserializer::new()
-                    .deserialize(&mut bytes.as_slice())
-                    .unwrap();
-                tags.push((
-                    interval.tag().unwrap().as_str().to_owned(),
-                    histogram.len(),
-                    histogram.max(),
-                ));
+                let histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap();
+                tags.push((interval.tag().unwrap().as_str().to_owned(), histogram.len(), histogram.max()));
             }
         }
         assert_eq!(tags[0], ("read".to_owned(), 5, 17));
@@ -221,10 +199,7 @@ mod tests {
         };
         let mut bytes = Vec::new();
         for group in text.trim_end_matches('=').as_bytes().chunks(4) {
-            let bits = group
-                .iter()
-                .fold(0_u32, |bits, &c| bits << 6 | u32::from(value(c)))
-                << (6 * (4 - group.len()));
+            let bits = group.iter().fold(0_u32, |bits, &c| bits << 6 | u32::from(value(c))) << (6 * (4 - group.len()));
             bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
         }
         bytes
@@ -232,19 +207,10 @@ mod tests {
 
     #[test]
     fn the_timeline_is_plain_csv() {
-        let line = TimelineSecond {
-            second: -1,
-            committed: 5,
-            aborted: 1,
-            retried: 2,
-            latency_us_p50: 9,
-            latency_us_p99: 11,
-        };
+        let line =
+            TimelineSecond { second: -1, committed: 5, aborted: 1, retried: 2, latency_us_p50: 9, latency_us_p99: 11 };
         let csv = timeline_csv(&[line]);
-        assert_eq!(
-            csv,
-            "second,committed,aborted,retried,latency_us_p50,latency_us_p99\n-1,5,1,2,9,11\n"
-        );
+        assert_eq!(csv, "second,committed,aborted,retried,latency_us_p50,latency_us_p99\n-1,5,1,2,9,11\n");
     }
 
     #[test]

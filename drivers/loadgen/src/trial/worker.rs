@@ -51,19 +51,9 @@ impl Worker {
         streams: Vec<Box<dyn TransactionStream>>,
         recorder: Arc<Mutex<Recorder>>,
     ) -> Worker {
-        let terminal = |stream| Terminal {
-            stream,
-            submitted_ns: 0,
-            type_index: 0,
-        };
+        let terminal = |stream| Terminal { stream, submitted_ns: 0, type_index: 0 };
         let terminals = streams.into_iter().map(terminal).collect();
-        Worker {
-            shared,
-            connection,
-            first_terminal,
-            terminals,
-            recorder,
-        }
+        Worker { shared, connection, first_terminal, terminals, recorder }
     }
 
     /// Runs until the measured interval ends or the trial is stopped, then lets what is outstanding
@@ -81,8 +71,7 @@ impl Worker {
             self.connection.wait(&mut completions)?;
             let now_ns = self.shared.now_ns();
             self.record(now_ns, &completions);
-            let over = now_ns >= self.shared.spans.measure_end_ns
-                || self.shared.stop.load(Ordering::Relaxed);
+            let over = now_ns >= self.shared.spans.measure_end_ns || self.shared.stop.load(Ordering::Relaxed);
             for completion in completions.drain(..) {
                 if over {
                     outstanding -= 1;
@@ -99,18 +88,13 @@ impl Worker {
         let transaction = terminal.stream.next();
         terminal.type_index = transaction.type_index();
         terminal.submitted_ns = self.shared.now_ns();
-        self.connection
-            .submit(self.first_terminal + index as u32, &transaction)
+        self.connection.submit(self.first_terminal + index as u32, &transaction)
     }
 
     fn record(&self, now_ns: u64, completions: &[Completion]) {
         let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
         if recorder.needs_flush(now_ns) {
-            let mut timeline = self
-                .shared
-                .timeline
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut timeline = self.shared.timeline.lock().unwrap_or_else(PoisonError::into_inner);
             recorder.flush(now_ns, &mut timeline);
         }
         for completion in completions {

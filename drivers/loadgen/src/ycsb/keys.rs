@@ -40,8 +40,7 @@ impl KeyChooser {
     pub fn new(records: u64, skew: f64, order: KeyOrder) -> KeyChooser {
         KeyChooser {
             records,
-            ranks: Zipf::new(records as f64, skew)
-                .expect("the specification bounds records and skew"),
+            ranks: Zipf::new(records as f64, skew).expect("the specification bounds records and skew"),
             scatter: (order == KeyOrder::Scattered).then(|| Permutation::new(records)),
         }
     }
@@ -83,11 +82,7 @@ impl Permutation {
     fn new(size: u64) -> Permutation {
         let bits = u64::BITS - size.saturating_sub(1).leading_zeros();
         let mut random = stream(SCATTER_SEED, Purpose::Scatter, 0);
-        Permutation {
-            size,
-            half_bits: bits.div_ceil(2).max(1),
-            round_keys: std::array::from_fn(|_| random.next_u64()),
-        }
+        Permutation { size, half_bits: bits.div_ceil(2).max(1), round_keys: std::array::from_fn(|_| random.next_u64()) }
     }
 
     fn apply(&self, value: u64) -> u64 {
@@ -119,9 +114,7 @@ mod tests {
     /// Pearson's chi-square of sampled ranks against the exact probabilities, over classes of ranks
     /// with at least 50 expected draws each, and the number of classes.
     fn chi_square(records: u64, skew: f64, draws: u32) -> (f64, usize) {
-        let weights: Vec<f64> = (1..=records)
-            .map(|rank| (rank as f64).powf(-skew))
-            .collect();
+        let weights: Vec<f64> = (1..=records).map(|rank| (rank as f64).powf(-skew)).collect();
         let total: f64 = weights.iter().sum();
         let chooser = KeyChooser::new(records, skew, KeyOrder::Clustered);
         let mut random = stream(20_130, Purpose::Operations, (skew * 100.0) as u64);
@@ -150,10 +143,7 @@ mod tests {
                 let freedom = classes as f64 - 1.0;
                 // Mean + 4.5 standard deviations of a chi-square: false alarms are about one in 100,000.
                 let limit = freedom + 4.5 * (2.0 * freedom).sqrt();
-                assert!(
-                    statistic < limit,
-                    "s = {skew}, n = {records}: {statistic:.1} >= {limit:.1}"
-                );
+                assert!(statistic < limit, "s = {skew}, n = {records}: {statistic:.1} >= {limit:.1}");
             }
         }
     }
@@ -173,10 +163,7 @@ mod tests {
             .zip(&counts)
             .map(|(expected, count)| (count - expected).powi(2) / expected)
             .sum();
-        assert!(
-            statistic > 999.0 + 4.5 * (2.0_f64 * 999.0).sqrt(),
-            "{statistic}"
-        );
+        assert!(statistic > 999.0 + 4.5 * (2.0_f64 * 999.0).sqrt(), "{statistic}");
     }
 
     #[test]
@@ -193,10 +180,7 @@ mod tests {
             let mut seen = vec![false; records as usize];
             for rank in 1..=records {
                 let key = chooser.key_of_rank(rank) as usize;
-                assert!(
-                    !std::mem::replace(&mut seen[key], true),
-                    "{records} records: key {key} twice"
-                );
+                assert!(!std::mem::replace(&mut seen[key], true), "{records} records: key {key} twice");
             }
         }
     }
@@ -209,9 +193,6 @@ mod tests {
         for rank in 1..=1000 {
             quarters[chooser.key_of_rank(rank) as usize * 4 / records as usize] += 1;
         }
-        assert!(
-            quarters.iter().all(|&count| (180..=320).contains(&count)),
-            "{quarters:?}"
-        );
+        assert!(quarters.iter().all(|&count| (180..=320).contains(&count)), "{quarters:?}");
     }
 }

@@ -41,11 +41,7 @@ pub enum YcsbTransaction<'a> {
     /// Read all fields of a record; with `verify`, check their checksums.
     Read { key: i64, verify: bool },
     /// Overwrite one field of a record.
-    Update {
-        key: i64,
-        field: u16,
-        value: &'a [u8],
-    },
+    Update { key: i64, field: u16, value: &'a [u8] },
 }
 
 /// A YCSB data set and mix, ready to draw from.
@@ -86,11 +82,6 @@ impl Ycsb {
     /// The operations of one terminal: a function of (seed, terminal) and the parameters alone.
     pub fn terminal(&self, terminal: u32) -> Box<dyn TransactionStream> {
         let random = stream(self.seed, Purpose::Operations, u64::from(terminal));
-        Box::new(YcsbTerminal::new(
-            &self.spec,
-            self.layout,
-            self.chooser.clone(),
-            random,
-        ))
+        Box::new(YcsbTerminal::new(&self.spec, self.layout, self.chooser.clone(), random))
     }
 }

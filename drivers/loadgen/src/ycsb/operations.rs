@@ -17,12 +17,7 @@ pub struct YcsbTerminal {
 }
 
 impl YcsbTerminal {
-    pub fn new(
-        spec: &YcsbSpec,
-        layout: RecordLayout,
-        chooser: KeyChooser,
-        random: Stream,
-    ) -> YcsbTerminal {
+    pub fn new(spec: &YcsbSpec, layout: RecordLayout, chooser: KeyChooser, random: Stream) -> YcsbTerminal {
         YcsbTerminal {
             random,
             chooser,
@@ -44,13 +39,8 @@ impl TransactionStream for YcsbTerminal {
             return Transaction::Ycsb(YcsbTransaction::Read { key, verify });
         }
         let field = (((choice & 0xffff_ffff) * self.layout.fields as u64) >> 32) as u16;
-        self.layout
-            .fill_field(key, field, &mut self.random, &mut self.value);
-        Transaction::Ycsb(YcsbTransaction::Update {
-            key,
-            field,
-            value: &self.value,
-        })
+        self.layout.fill_field(key, field, &mut self.random, &mut self.value);
+        Transaction::Ycsb(YcsbTransaction::Update { key, field, value: &self.value })
     }
 }
 
@@ -101,17 +91,12 @@ mod tests {
                     reads += 1;
                     verified += u32::from(verify);
                 }
-                Transaction::Ycsb(YcsbTransaction::Update { field, .. }) => {
-                    fields[field as usize] += 1
-                }
+                Transaction::Ycsb(YcsbTransaction::Update { field, .. }) => fields[field as usize] += 1,
             }
         }
         assert!((89_500..90_500).contains(&reads), "{reads} reads");
         assert!((22_000..23_000).contains(&verified), "{verified} verified");
-        assert!(
-            fields.iter().all(|&count| (850..1150).contains(&count)),
-            "{fields:?}"
-        );
+        assert!(fields.iter().all(|&count| (850..1150).contains(&count)), "{fields:?}");
     }
 
     #[test]
@@ -129,8 +114,7 @@ mod tests {
         let ycsb = Ycsb::new(&spec(0.0), 1);
         let mut stream = ycsb.terminal(0);
         for _ in 0..100 {
-            let Transaction::Ycsb(YcsbTransaction::Update { key, field, value }) = stream.next()
-            else {
+            let Transaction::Ycsb(YcsbTransaction::Update { key, field, value }) = stream.next() else {
                 panic!("a read at read_share 0");
             };
             assert!(ycsb.layout.verify_field(key, field, value));

@@ -19,10 +19,7 @@ pub struct RecordLayout {
 
 impl RecordLayout {
     pub fn new(fields: u32, field_bytes: u32) -> RecordLayout {
-        RecordLayout {
-            fields: fields as usize,
-            field_bytes: field_bytes as usize,
-        }
+        RecordLayout { fields: fields as usize, field_bytes: field_bytes as usize }
     }
 
     /// Bytes of all fields of a record.
@@ -90,10 +87,7 @@ mod tests {
     use super::*;
     use crate::streams::{Purpose, stream};
 
-    const LAYOUT: RecordLayout = RecordLayout {
-        fields: 10,
-        field_bytes: 100,
-    };
+    const LAYOUT: RecordLayout = RecordLayout { fields: 10, field_bytes: 100 };
 
     fn record(key: i64) -> Vec<u8> {
         let mut row = Vec::new();
@@ -131,12 +125,7 @@ mod tests {
     #[test]
     fn the_checksum_is_the_one_of_the_contract() {
         // "123456789" has the CRC-32C e3069283; the name bytes in front are hashed with it.
-        let whole = [
-            &7_i64.to_le_bytes()[..],
-            &3_u16.to_le_bytes()[..],
-            b"123456789",
-        ]
-        .concat();
+        let whole = [&7_i64.to_le_bytes()[..], &3_u16.to_le_bytes()[..], b"123456789"].concat();
         let expected = format!("{:08x}", crc32c::crc32c(&whole));
         assert_eq!(checksum(7, 3, b"123456789"), expected.as_bytes());
         assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
@@ -146,9 +135,7 @@ mod tests {
     fn all_printable_characters_occur() {
         let mut seen = [false; 256];
         for key in 0..100 {
-            record(key)
-                .iter()
-                .for_each(|&byte| seen[byte as usize] = true);
+            record(key).iter().for_each(|&byte| seen[byte as usize] = true);
         }
         assert!((b' '..=b'~').all(|byte| seen[byte as usize]));
     }

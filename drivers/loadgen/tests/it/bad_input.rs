@@ -12,94 +12,31 @@ fn assert_refused(bench: &Bench, command: &str, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "{part:?} is not in: {message}");
     }
-    assert!(
-        !bench.path("result.json").exists(),
-        "a result of a refused specification"
-    );
+    assert!(!bench.path("result.json").exists(), "a result of a refused specification");
 }
 
 #[test]
 fn impossible_values_are_named_with_what_is_allowed() {
     let cases: &[(&str, Value, &[&str])] = &[
-        (
-            "/ycsb/skew",
-            json!(-1),
-            &["ycsb.skew = -1", "allowed: 0 to 5"],
-        ),
-        (
-            "/ycsb/records",
-            json!(0),
-            &["ycsb.records = 0", "allowed: 1 to"],
-        ),
-        (
-            "/ycsb/read_share",
-            json!(1.5),
-            &["ycsb.read_share = 1.5", "allowed: 0 to 1"],
-        ),
-        (
-            "/ycsb/field_bytes",
-            json!(8),
-            &["ycsb.field_bytes = 8", "allowed: 9 to 255"],
-        ),
-        (
-            "/ycsb/update_fields",
-            json!(2),
-            &["ycsb.update_fields = 2", "allowed: 1"],
-        ),
-        (
-            "/ycsb/verify_share",
-            json!(-0.1),
-            &["ycsb.verify_share = -0.1"],
-        ),
-        (
-            "/ycsb/key_order",
-            json!("random"),
-            &["`random`", "`clustered`", "`scattered`", "line 1"],
-        ),
-        (
-            "/terminals",
-            json!(0),
-            &["terminals = 0", "allowed: 1 to 4096"],
-        ),
+        ("/ycsb/skew", json!(-1), &["ycsb.skew = -1", "allowed: 0 to 5"]),
+        ("/ycsb/records", json!(0), &["ycsb.records = 0", "allowed: 1 to"]),
+        ("/ycsb/read_share", json!(1.5), &["ycsb.read_share = 1.5", "allowed: 0 to 1"]),
+        ("/ycsb/field_bytes", json!(8), &["ycsb.field_bytes = 8", "allowed: 9 to 255"]),
+        ("/ycsb/update_fields", json!(2), &["ycsb.update_fields = 2", "allowed: 1"]),
+        ("/ycsb/verify_share", json!(-0.1), &["ycsb.verify_share = -0.1"]),
+        ("/ycsb/key_order", json!("random"), &["`random`", "`clustered`", "`scattered`", "line 1"]),
+        ("/terminals", json!(0), &["terminals = 0", "allowed: 1 to 4096"]),
         ("/terminals", json!(-1), &["-1", "u32"]),
-        (
-            "/measure_s",
-            json!(0),
-            &["measure_s = 0", "allowed: 0.1 to"],
-        ),
+        ("/measure_s", json!(0), &["measure_s = 0", "allowed: 0.1 to"]),
         ("/warmup_s", json!(-1), &["warmup_s = -1"]),
         ("/loading_threads", json!(0), &["loading_threads = 0"]),
         ("/format", json!(2), &["format = 2", "allowed: 1"]),
-        (
-            "/system",
-            json!("oracle"),
-            &["system = oracle", "mysql-memcached", "null"],
-        ),
-        (
-            "/benchmark",
-            json!("tpch"),
-            &["benchmark = tpch", "allowed: ycsb"],
-        ),
-        (
-            "/mysql_transaction",
-            json!("none"),
-            &["`none`", "`explicit`", "`autocommit`"],
-        ),
-        (
-            "/client_cpus",
-            json!("7-3"),
-            &["client_cpus = 7-3", "backwards", "0-1,3"],
-        ),
-        (
-            "/client_cpus",
-            json!("1000"),
-            &["client_cpus = 1000", "not available"],
-        ),
-        (
-            "/schema",
-            json!("/nonexistent/ycsb.sql"),
-            &["schema = /nonexistent/ycsb.sql", "No such file"],
-        ),
+        ("/system", json!("oracle"), &["system = oracle", "mysql-memcached", "null"]),
+        ("/benchmark", json!("tpch"), &["benchmark = tpch", "allowed: ycsb"]),
+        ("/mysql_transaction", json!("none"), &["`none`", "`explicit`", "`autocommit`"]),
+        ("/client_cpus", json!("7-3"), &["client_cpus = 7-3", "backwards", "0-1,3"]),
+        ("/client_cpus", json!("1000"), &["client_cpus = 1000", "not available"]),
+        ("/schema", json!("/nonexistent/ycsb.sql"), &["schema = /nonexistent/ycsb.sql", "No such file"]),
     ];
     for (pointer, value, parts) in cases {
         let mut bench = Bench::new();
@@ -112,16 +49,7 @@ fn impossible_values_are_named_with_what_is_allowed() {
 fn unknown_and_missing_keys_are_named() {
     let mut bench = Bench::new();
     bench.set("/warm_up_s", json!(1));
-    assert_refused(
-        &bench,
-        "run",
-        &[
-            "spec.json",
-            "line 1",
-            "unknown field `warm_up_s`",
-            "`warmup_s`",
-        ],
-    );
+    assert_refused(&bench, "run", &["spec.json", "line 1", "unknown field `warm_up_s`", "`warmup_s`"]);
 
     let mut bench = Bench::new();
     bench.set("/ycsb/zipf", json!(1));
@@ -133,11 +61,7 @@ fn unknown_and_missing_keys_are_named() {
 
     let mut bench = Bench::new();
     bench.spec.as_object_mut().unwrap().remove("ycsb");
-    assert_refused(
-        &bench,
-        "run",
-        &["ycsb = absent", "needed when benchmark is ycsb"],
-    );
+    assert_refused(&bench, "run", &["ycsb = absent", "needed when benchmark is ycsb"]);
 }
 
 #[test]
@@ -145,34 +69,16 @@ fn endpoints_must_fit_the_system() {
     let mut bench = Bench::new();
     bench.set("/system", json!("mysql-memcached"));
     bench.set("/endpoint", json!({"mysql_address": "127.0.0.1:33061"}));
-    assert_refused(
-        &bench,
-        "run",
-        &["endpoint.memcached_address = absent", "HOST:PORT"],
-    );
+    assert_refused(&bench, "run", &["endpoint.memcached_address = absent", "HOST:PORT"]);
 
     bench.set("/system", json!("mysql"));
     bench.set("/endpoint", json!({"mysql_address": "127.0.0.1"}));
-    assert_refused(
-        &bench,
-        "run",
-        &["endpoint.mysql_address = 127.0.0.1", "HOST:PORT"],
-    );
+    assert_refused(&bench, "run", &["endpoint.mysql_address = 127.0.0.1", "HOST:PORT"]);
 
-    bench.set(
-        "/endpoint",
-        json!({"mysql_address": "127.0.0.1:1", "adapter": "anticache"}),
-    );
-    assert_refused(
-        &bench,
-        "run",
-        &["endpoint.adapter = anticache", "does not fit system mysql"],
-    );
+    bench.set("/endpoint", json!({"mysql_address": "127.0.0.1:1", "adapter": "anticache"}));
+    assert_refused(&bench, "run", &["endpoint.adapter = anticache", "does not fit system mysql"]);
 
-    bench.set(
-        "/endpoint",
-        json!({"mysql_address": "127.0.0.1:1", "mysql_database": "a`b"}),
-    );
+    bench.set("/endpoint", json!({"mysql_address": "127.0.0.1:1", "mysql_database": "a`b"}));
     assert_refused(&bench, "run", &["endpoint.mysql_database = a`b"]);
 }
 
@@ -180,43 +86,22 @@ fn endpoints_must_fit_the_system() {
 fn missing_and_malformed_files_are_named() {
     let bench = Bench::new();
     let call = |arguments: &[&str]| {
-        std::process::Command::new(env!("CARGO_BIN_EXE_loadgen"))
-            .args(arguments)
-            .output()
-            .unwrap()
+        std::process::Command::new(env!("CARGO_BIN_EXE_loadgen")).args(arguments).output().unwrap()
     };
     let output = call(&["run", "--spec", "/nonexistent/spec.json"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(
-        stderr(&output).contains("/nonexistent/spec.json"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("/nonexistent/spec.json"), "{}", stderr(&output));
 
     let malformed = bench.path("malformed.json");
     std::fs::write(&malformed, "{\"format\": 1,\n  \"system\" \"null\"}").unwrap();
     let output = call(&["run", "--spec", malformed.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(
-        stderr(&output).contains("malformed.json: line 2, column"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("malformed.json: line 2, column"), "{}", stderr(&output));
 
     let spec = bench.write_spec();
-    let output = call(&[
-        "run",
-        "--spec",
-        spec.to_str().unwrap(),
-        "--out",
-        "/nonexistent/out",
-    ]);
+    let output = call(&["run", "--spec", spec.to_str().unwrap(), "--out", "/nonexistent/out"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(
-        stderr(&output).contains("--out = /nonexistent/out"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("--out = /nonexistent/out"), "{}", stderr(&output));
 
     let output = call(&["run", "--spec", spec.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2), "run without --out");

@@ -23,10 +23,7 @@ impl Bench {
             },
             "terminals": 8, "warmup_s": 0.2, "measure_s": 0.5, "seed": 42,
         });
-        Bench {
-            directory: TempDir::new().expect("a temporary directory"),
-            spec,
-        }
+        Bench { directory: TempDir::new().expect("a temporary directory"), spec }
     }
 
     /// Replaces the value at a JSON pointer.
@@ -49,11 +46,7 @@ impl Bench {
     /// `loadgen <command> --spec … --out …`, not yet started.
     pub fn command(&self, command: &str) -> Command {
         let mut call = Command::new(env!("CARGO_BIN_EXE_loadgen"));
-        call.arg(command)
-            .arg("--spec")
-            .arg(self.write_spec())
-            .arg("--out")
-            .arg(self.directory.path());
+        call.arg(command).arg("--spec").arg(self.write_spec()).arg("--out").arg(self.directory.path());
         call
     }
 
@@ -67,8 +60,7 @@ impl Bench {
 }
 
 pub fn read_json(path: &Path) -> Value {
-    let text =
-        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).expect("valid JSON")
 }
 

@@ -9,12 +9,7 @@ use serde_json::{Value, json};
 
 fn succeed(bench: &Bench, command: &str) -> Value {
     let output = bench.call(command);
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{command}: {}",
-        stderr(&output)
-    );
+    assert_eq!(output.status.code(), Some(0), "{command}: {}", stderr(&output));
     serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
 }
 
@@ -25,10 +20,7 @@ fn trial(bench: &Bench) -> Value {
     // The tests run as a debug build, perhaps beside others: slow is not wrong.
     let harmless = |flag: &Value| flag == "debug_build" || flag == "client_saturated";
     let flags = result["flags"].as_array().cloned().unwrap_or_default();
-    assert!(
-        status == "ok" || status == "invalid" && flags.iter().all(harmless),
-        "{result:#}"
-    );
+    assert!(status == "ok" || status == "invalid" && flags.iter().all(harmless), "{result:#}");
     result
 }
 
@@ -48,11 +40,9 @@ fn a_deployed_system_is_loaded_and_driven() {
 
     assert_eq!(succeed(&bench, "load")["records"], 5000);
     succeed(&bench, "prewarm");
-    for (transaction, order, read_share) in [
-        ("explicit", "clustered", 0.5),
-        ("autocommit", "scattered", 0.9),
-        ("explicit", "clustered", 1.0),
-    ] {
+    for (transaction, order, read_share) in
+        [("explicit", "clustered", 0.5), ("autocommit", "scattered", 0.9), ("explicit", "clustered", 1.0)]
+    {
         bench.set("/mysql_transaction", json!(transaction));
         bench.set("/ycsb/key_order", json!(order));
         bench.set("/ycsb/read_share", json!(read_share));
@@ -62,10 +52,7 @@ fn a_deployed_system_is_loaded_and_driven() {
         assert_eq!(result["verify_failed"], 0);
         if endpoint["adapter"] == "mysql-memcached" && read_share == 1.0 {
             let hits = |when: &str| result[when]["loadgen"]["cache_hits"].as_u64().unwrap_or(0);
-            assert!(
-                hits("counters_after") > hits("counters_before"),
-                "{result:#}"
-            );
+            assert!(hits("counters_after") > hits("counters_before"), "{result:#}");
         }
     }
 }

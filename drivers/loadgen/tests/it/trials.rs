@@ -19,31 +19,14 @@ fn a_null_trial_leaves_complete_and_consistent_files() {
     // A debug build measures, but says that it must not be believed.
     let debug = cfg!(debug_assertions);
     assert_eq!(result["status"], if debug { "invalid" } else { "ok" });
-    assert_eq!(
-        result["flags"],
-        if debug {
-            json!(["debug_build"])
-        } else {
-            json!([])
-        }
-    );
+    assert_eq!(result["flags"], if debug { json!(["debug_build"]) } else { json!([]) });
     assert_eq!(result["debug_build"], debug);
     assert_eq!(result["measured_s"], 0.5);
     let committed = result["committed"].as_u64().unwrap();
     assert!(committed > 1000, "{committed}");
     let throughput = result["throughput_txn_s"].as_f64().unwrap();
-    assert!(
-        (throughput - committed as f64 / 0.5).abs() < 1.0,
-        "{throughput} of {committed}"
-    );
-    for name in [
-        "latency_us",
-        "counters_before",
-        "counters_after",
-        "server_settings",
-        "versions",
-        "errors",
-    ] {
+    assert!((throughput - committed as f64 / 0.5).abs() < 1.0, "{throughput} of {committed}");
+    for name in ["latency_us", "counters_before", "counters_after", "server_settings", "versions", "errors"] {
         assert!(result[name].is_object(), "{name}");
     }
     for name in ["read", "update"] {
@@ -51,37 +34,20 @@ fn a_null_trial_leaves_complete_and_consistent_files() {
     }
     assert!(result["client_cpu_share"].as_f64().unwrap() > 0.0);
 
-    assert_eq!(
-        timeline_of(&bench, 0..),
-        committed,
-        "the timeline's measured seconds add up"
-    );
-    assert!(
-        timeline_of(&bench, ..0) > 0,
-        "the warm-up is in the timeline"
-    );
+    assert_eq!(timeline_of(&bench, 0..), committed, "the timeline's measured seconds add up");
+    assert!(timeline_of(&bench, ..0) > 0, "the warm-up is in the timeline");
     let log = std::fs::read_to_string(bench.path("latency.hdr")).unwrap();
-    assert!(
-        log.contains("Tag=read,") && log.contains("Tag=update,"),
-        "{log}"
-    );
+    assert!(log.contains("Tag=read,") && log.contains("Tag=update,"), "{log}");
 }
 
 /// Sum of the committed transactions of the timeline's seconds in a range.
 fn timeline_of(bench: &Bench, seconds: impl std::ops::RangeBounds<i64>) -> u64 {
     let csv = std::fs::read_to_string(bench.path("timeline.csv")).unwrap();
     let (header, lines) = csv.split_once('\n').unwrap();
-    assert_eq!(
-        header,
-        "second,committed,aborted,retried,latency_us_p50,latency_us_p99"
-    );
+    assert_eq!(header, "second,committed,aborted,retried,latency_us_p50,latency_us_p99");
     lines
         .lines()
-        .map(|line| {
-            line.split(',')
-                .map(|value| value.parse::<i64>().unwrap())
-                .collect::<Vec<_>>()
-        })
+        .map(|line| line.split(',').map(|value| value.parse::<i64>().unwrap()).collect::<Vec<_>>())
         .filter(|columns| seconds.contains(&columns[0]))
         .map(|columns| columns[1] as u64)
         .sum()
@@ -95,28 +61,16 @@ fn load_prewarm_and_counters_of_the_null_system_print_json() {
     bench.set("/schema", json!(schema));
     for command in ["load", "prewarm", "counters"] {
         let output = bench.call(command);
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{command}: {}",
-            stderr(&output)
-        );
+        assert_eq!(output.status.code(), Some(0), "{command}: {}", stderr(&output));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["format"], 1);
-        assert_eq!(
-            report,
-            crate::common::read_json(&bench.path(&format!("{command}.json")))
-        );
+        assert_eq!(report, crate::common::read_json(&bench.path(&format!("{command}.json"))));
     }
 }
 
 fn start_long_trial(bench: &mut Bench) -> Child {
     bench.set("/measure_s", json!(600));
-    bench
-        .command("run")
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("loadgen starts")
+    bench.command("run").stderr(Stdio::piped()).spawn().expect("loadgen starts")
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -136,10 +90,7 @@ fn an_interrupted_trial_keeps_what_it_measured() {
         assert!(interrupted.elapsed() < Duration::from_secs(5));
 
         let result = bench.result();
-        assert_eq!(
-            (&result["status"], &result["reason"]),
-            (&json!("failed"), &json!("interrupted"))
-        );
+        assert_eq!((&result["status"], &result["reason"]), (&json!("failed"), &json!("interrupted")));
         let measured_s = result["measured_s"].as_f64().unwrap();
         assert!(measured_s > 0.3 && measured_s < 5.0, "{measured_s}");
         assert!(result["committed"].as_u64().unwrap() > 0);
@@ -150,24 +101,12 @@ fn an_interrupted_trial_keeps_what_it_measured() {
 #[test]
 fn a_server_that_is_not_there_is_a_failed_trial_with_its_reason() {
     // A port that was free a moment ago: nothing listens on it.
-    let address = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let cases = [
         ("mysql", json!({"mysql_address": address}), "mysqld"),
-        (
-            "mysql-memcached",
-            json!({"mysql_address": address, "memcached_address": address}),
-            "memcached",
-        ),
+        ("mysql-memcached", json!({"mysql_address": address, "memcached_address": address}), "memcached"),
     ];
-    let cases = cases.into_iter().chain([(
-        "anticache-lru",
-        json!({"anticache_address": address}),
-        "anticached",
-    )]);
+    let cases = cases.into_iter().chain([("anticache-lru", json!({"anticache_address": address}), "anticached")]);
     for (system, endpoint, server) in cases {
         let mut bench = Bench::new();
         bench.set("/system", json!(system));
@@ -178,10 +117,7 @@ fn a_server_that_is_not_there_is_a_failed_trial_with_its_reason() {
         assert_eq!(result["status"], "failed");
         let reason = result["reason"].as_str().unwrap();
         let expected = format!("{server} at {address}: cannot connect");
-        assert!(
-            reason.starts_with(&expected) && !reason.contains('\n'),
-            "{reason}"
-        );
+        assert!(reason.starts_with(&expected) && !reason.contains('\n'), "{reason}");
         assert_eq!(result["errors"][format!("{server} unreachable")], 1);
 
         let output = bench.call("counters");
@@ -197,16 +133,8 @@ fn progress_is_plain_lines_when_stderr_is_no_terminal() {
     std::thread::sleep(Duration::from_millis(6500));
     signal(&child, Signal::INT);
     let mut text = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     child.wait().unwrap();
-    assert!(
-        text.contains("/601 s, measuring, ") && text.contains("ETA 59"),
-        "{text}"
-    );
+    assert!(text.contains("/601 s, measuring, ") && text.contains("ETA 59"), "{text}");
     assert!(!text.contains('\u{1b}') && !text.contains('\r'), "{text:?}");
 }

@@ -26,9 +26,7 @@ pub fn create_schema(system: &MysqlSystem, ddl: &str) -> Result<(), SystemError>
     let database = &server.database;
     server
         .connect_without_database(Use::Bulk)?
-        .execute(&format!(
-            "CREATE DATABASE IF NOT EXISTS `{database}` DEFAULT CHARACTER SET latin1"
-        ))?;
+        .execute(&format!("CREATE DATABASE IF NOT EXISTS `{database}` DEFAULT CHARACTER SET latin1"))?;
     let mut session = server.connect(Use::Bulk)?;
     match system.workload {
         Workload::Ycsb(_) => session.execute(&format!("DROP TABLE IF EXISTS {YCSB_TABLE}"))?,
@@ -48,18 +46,13 @@ pub fn load(system: &MysqlSystem, work: BulkWork<'_>) -> Result<u64, SystemError
         chunk: rows as u64,
         threads: work.threads,
     };
-    for_each_chunk(chunks, work.interrupt, || {
-        Loader::open(&system.server, ycsb, rows, &progress)
-    })?;
+    for_each_chunk(chunks, work.interrupt, || Loader::open(&system.server, ycsb, rows, &progress))?;
     let elapsed_s = progress.elapsed_s();
     progress.finish(format!("{records} records in {elapsed_s:.1} s; counting"));
     verify_count(&system.server, records)?;
     // The statistics date from the first rows: with them, a long IN list would scan the whole table,
     // and a kept data set carries them to every later deployment.
-    system
-        .server
-        .connect(Use::Bulk)?
-        .execute(&format!("ANALYZE TABLE {YCSB_TABLE}"))?;
+    system.server.connect(Use::Bulk)?.execute(&format!("ANALYZE TABLE {YCSB_TABLE}"))?;
     Ok(records)
 }
 
@@ -70,17 +63,13 @@ fn rows_per_insert(ycsb: &Ycsb) -> usize {
 }
 
 fn verify_count(server: &MysqlServer, records: u64) -> Result<(), SystemError> {
-    let query =
-        format!("SELECT SQL_NO_CACHE COUNT(*), MIN({YCSB_KEY}), MAX({YCSB_KEY}) FROM {YCSB_TABLE}");
-    let found: Option<(u64, Option<i64>, Option<i64>)> =
-        server.connect(Use::Bulk)?.query_first(&query)?;
+    let query = format!("SELECT SQL_NO_CACHE COUNT(*), MIN({YCSB_KEY}), MAX({YCSB_KEY}) FROM {YCSB_TABLE}");
+    let found: Option<(u64, Option<i64>, Option<i64>)> = server.connect(Use::Bulk)?.query_first(&query)?;
     let expected = (records, Some(0), Some(records as i64 - 1));
     if found == Some(expected) {
         return Ok(());
     }
-    let message = format!(
-        "{YCSB_TABLE}: (count, lowest, highest key) is {found:?} after loading, not {expected:?}"
-    );
+    let message = format!("{YCSB_TABLE}: (count, lowest, highest key) is {found:?} after loading, not {expected:?}");
     Err(SystemError::Data(message))
 }
 
@@ -102,14 +91,7 @@ impl<'a> Loader<'a> {
     ) -> Result<Loader<'a>, SystemError> {
         let mut session = server.connect(Use::Bulk)?;
         let insert = session.prepare(&insert_text(ycsb, rows))?;
-        Ok(Loader {
-            session,
-            ycsb,
-            rows,
-            insert,
-            progress,
-            record: Vec::new(),
-        })
+        Ok(Loader { session, ycsb, rows, insert, progress, record: Vec::new() })
     }
 
     fn parameters(&mut self, keys: Range<u64>) -> Params {
@@ -119,11 +101,7 @@ impl<'a> Loader<'a> {
             self.record.clear();
             self.ycsb.push_initial_record(key as i64, &mut self.record);
             values.push(Value::from(key));
-            values.extend(
-                self.record
-                    .chunks_exact(layout.field_bytes)
-                    .map(Value::from),
-            );
+            values.extend(self.record.chunks_exact(layout.field_bytes).map(Value::from));
         }
         Params::Positional(values)
     }
@@ -133,14 +111,11 @@ impl ChunkWorker for Loader<'_> {
     fn work(&mut self, keys: Range<u64>) -> Result<(), SystemError> {
         let count = keys.end - keys.start;
         if count != self.rows as u64 {
-            self.insert = self
-                .session
-                .prepare(&insert_text(self.ycsb, count as usize))?;
+            self.insert = self.session.prepare(&insert_text(self.ycsb, count as usize))?;
             self.rows = count as usize;
         }
         let parameters = self.parameters(keys);
-        self.session
-            .run(|connection| connection.exec_drop(&self.insert, parameters))?;
+        self.session.run(|connection| connection.exec_drop(&self.insert, parameters))?;
         self.progress.add(count);
         Ok(())
     }
@@ -148,41 +123,22 @@ impl ChunkWorker for Loader<'_> {
 
 fn insert_text(ycsb: &Ycsb, rows: usize) -> String {
     let row = format!("(?{})", ",?".repeat(ycsb.layout.fields));
-    format!(
-        "INSERT INTO {YCSB_TABLE} VALUES {}",
-        vec![row; rows].join(",")
-    )
+    format!("INSERT INTO {YCSB_TABLE} VALUES {}", vec![row; rows].join(","))
 }
 
 /// Reads the hottest records, coldest of them first, as many as the buffer pool holds, so that a
 /// trial starts from a pool like the one that a long run would leave. The paper's warm-up of 120 s
 /// does the same on its scale; short trials cannot.
-pub fn prewarm_buffer_pool(
-    system: &MysqlSystem,
-    work: BulkWork<'_>,
-) -> Result<String, SystemError> {
+pub fn prewarm_buffer_pool(system: &MysqlSystem, work: BulkWork<'_>) -> Result<String, SystemError> {
     let Workload::Ycsb(ycsb) = &system.workload;
     let records = records_in_buffer_pool(&system.server, ycsb)?;
     let progress = Progress::start("prewarm mysqld", records, "records");
-    let chunks = Chunks {
-        order: Order::Shared,
-        total: records,
-        chunk: WARM_KEYS,
-        threads: work.threads,
-    };
+    let chunks = Chunks { order: Order::Shared, total: records, chunk: WARM_KEYS, threads: work.threads };
     for_each_chunk(chunks, work.interrupt, || {
         let session = system.server.connect(Use::Bulk)?;
-        Ok(Warmer {
-            session,
-            ycsb,
-            records,
-            progress: &progress,
-        })
+        Ok(Warmer { session, ycsb, records, progress: &progress })
     })?;
-    let summary = format!(
-        "read the {records} hottest records in {:.1} s",
-        progress.elapsed_s()
-    );
+    let summary = format!("read the {records} hottest records in {:.1} s", progress.elapsed_s());
     progress.finish(&summary);
     Ok(format!("mysqld: {summary}"))
 }
@@ -192,13 +148,8 @@ fn records_in_buffer_pool(server: &MysqlServer, ycsb: &Ycsb) -> Result<u64, Syst
         "SELECT DATA_LENGTH, @@innodb_buffer_pool_size FROM information_schema.TABLES \
          WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{YCSB_TABLE}'"
     );
-    let Some((table_bytes, pool_bytes)) = server
-        .connect(Use::Bulk)?
-        .query_first::<(u64, u64)>(&query)?
-    else {
-        return Err(SystemError::Data(format!(
-            "mysqld has no table {YCSB_TABLE}: load the data set first"
-        )));
+    let Some((table_bytes, pool_bytes)) = server.connect(Use::Bulk)?.query_first::<(u64, u64)>(&query)? else {
+        return Err(SystemError::Data(format!("mysqld has no table {YCSB_TABLE}: load the data set first")));
     };
     let records = ycsb.spec.records;
     let stored_bytes = (table_bytes / records).max(ycsb.layout.record_bytes() as u64);
@@ -216,9 +167,7 @@ impl ChunkWorker for Warmer<'_> {
     fn work(&mut self, chunk: Range<u64>) -> Result<(), SystemError> {
         let count = chunk.end - chunk.start;
         let keys = keys_of(self.ycsb, self.records, chunk);
-        let query = format!(
-            "SELECT SQL_NO_CACHE SUM(LENGTH(field0)) FROM {YCSB_TABLE} WHERE {YCSB_KEY} IN ({keys})"
-        );
+        let query = format!("SELECT SQL_NO_CACHE SUM(LENGTH(field0)) FROM {YCSB_TABLE} WHERE {YCSB_KEY} IN ({keys})");
         self.session.execute(&query)?;
         self.progress.add(count);
         Ok(())
@@ -228,8 +177,6 @@ impl ChunkWorker for Warmer<'_> {
 /// The keys of a chunk of the `hottest` hottest records, numbered from the coldest, with commas
 /// between them.
 pub fn keys_of(ycsb: &Ycsb, hottest: u64, chunk: Range<u64>) -> String {
-    let keys: Vec<String> = chunk
-        .map(|position| ycsb.key_of_rank(hottest - position).to_string())
-        .collect();
+    let keys: Vec<String> = chunk.map(|position| ycsb.key_of_rank(hottest - position).to_string()).collect();
     keys.join(",")
 }

@@ -14,9 +14,7 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use crate::spec::{MysqlTransaction, Spec};
-use crate::system::{
-    BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, one_terminal_each,
-};
+use crate::system::{BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, one_terminal_each};
 use crate::workload::{Transaction, Workload};
 
 use session::{MysqlServer, SERVER, Session, Use};
@@ -34,11 +32,7 @@ impl MysqlSystem {
     /// [`SystemError::Connect`] when the server does not answer.
     pub fn open(spec: &Spec, workload: Workload) -> Result<MysqlSystem, SystemError> {
         let server = MysqlServer::open(&spec.endpoint)?;
-        Ok(MysqlSystem {
-            server,
-            workload,
-            framing: spec.mysql_transaction,
-        })
+        Ok(MysqlSystem { server, workload, framing: spec.mysql_transaction })
     }
 
     /// A connection for terminals.
@@ -68,23 +62,14 @@ impl System for MysqlSystem {
         let mut session = self.transaction_session()?;
         let Workload::Ycsb(ycsb) = &self.workload;
         let statements = YcsbStatements::prepare(&mut session, ycsb)?;
-        Ok(Box::new(MysqlConnection {
-            session,
-            statements,
-            completed: None,
-        }))
+        Ok(Box::new(MysqlConnection { session, statements, completed: None }))
     }
 
     fn counters(&self) -> Result<ByServer, SystemError> {
-        let status = self
-            .server
-            .connect_without_database(Use::Inspection)?
-            .show("SHOW GLOBAL STATUS")?;
+        let status = self.server.connect_without_database(Use::Inspection)?.show("SHOW GLOBAL STATUS")?;
         let integers: Map<String, Value> = status
             .into_iter()
-            .filter_map(|(name, value)| {
-                Some((name, Value::from(value.as_str()?.parse::<u64>().ok()?)))
-            })
+            .filter_map(|(name, value)| Some((name, Value::from(value.as_str()?.parse::<u64>().ok()?))))
             .collect();
         Ok(ByServer::from([(SERVER, integers)]))
     }
@@ -92,8 +77,7 @@ impl System for MysqlSystem {
     fn settings(&self) -> Result<ByServer, SystemError> {
         let mut session = self.transaction_session()?;
         let mut settings = session.show("SHOW GLOBAL VARIABLES")?;
-        let of_session: Option<(String, u8)> =
-            session.query_first("SELECT @@tx_isolation, @@autocommit")?;
+        let of_session: Option<(String, u8)> = session.query_first("SELECT @@tx_isolation, @@autocommit")?;
         if let Some((isolation, autocommit)) = of_session {
             settings.insert("session.tx_isolation".to_owned(), Value::from(isolation));
             settings.insert("session.autocommit".to_owned(), Value::from(autocommit));
@@ -119,9 +103,7 @@ impl Connection for MysqlConnection {
     fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError> {
         let Transaction::Ycsb(transaction) = transaction;
         let mut retries = Vec::new();
-        let result = self
-            .statements
-            .execute(&mut self.session, transaction, &mut retries)?;
+        let result = self.statements.execute(&mut self.session, transaction, &mut retries)?;
         self.completed = Some(result.completion(terminal, retries));
         Ok(())
     }
@@ -146,11 +128,6 @@ impl KeyResult {
             KeyResult::Done { verified } => (Outcome::Committed, verified),
             KeyResult::NoSuchKey => (Outcome::Aborted("no such key".to_owned()), None),
         };
-        Completion {
-            terminal,
-            outcome,
-            verified,
-            retries,
-        }
+        Completion { terminal, outcome, verified, retries }
     }
 }

@@ -54,9 +54,7 @@ impl MysqlServer {
     /// # Errors
     /// [`SystemError::Connect`] when it does not answer.
     pub fn open(endpoint: &Endpoint) -> Result<MysqlServer, SystemError> {
-        let or = |value: &Option<String>, default: &str| {
-            value.clone().unwrap_or_else(|| default.to_owned())
-        };
+        let or = |value: &Option<String>, default: &str| value.clone().unwrap_or_else(|| default.to_owned());
         let mut server = MysqlServer {
             address: or(&endpoint.mysql_address, ""),
             database: or(&endpoint.mysql_database, DEFAULT_DATABASE),
@@ -88,25 +86,16 @@ impl MysqlServer {
 
     fn connect_to(&self, database: Option<&str>, purpose: Use) -> Result<Session, SystemError> {
         match Conn::new(self.options(database, purpose)) {
-            Ok(connection) => Ok(Session {
-                connection,
-                address: self.address.clone(),
-                purpose,
-            }),
+            Ok(connection) => Ok(Session { connection, address: self.address.clone(), purpose }),
             Err(mysql::Error::MySqlError(error)) => Err(server_error(&self.address, &error)),
-            Err(error) => Err(SystemError::Connect {
-                server: SERVER,
-                address: self.address.clone(),
-                reason: reason(&error),
-            }),
+            Err(error) => {
+                Err(SystemError::Connect { server: SERVER, address: self.address.clone(), reason: reason(&error) })
+            }
         }
     }
 
     fn options(&self, database: Option<&str>, purpose: Use) -> Opts {
-        let (host, port) = self
-            .address
-            .rsplit_once(':')
-            .unwrap_or((&self.address, "3306"));
+        let (host, port) = self.address.rsplit_once(':').unwrap_or((&self.address, "3306"));
         let autocommit = purpose != Use::Transactions(MysqlTransaction::Explicit);
         let answer_timeout = match purpose {
             Use::Transactions(_) => self.lock_wait + ANSWER_SLACK,
@@ -153,33 +142,21 @@ impl Session {
     /// As every call here: [`SystemError::Server`] for an error that mysqld reports,
     /// [`SystemError::Lost`] for a connection that broke.
     pub fn prepare(&mut self, statement: &str) -> Result<mysql::Statement, SystemError> {
-        self.connection
-            .prep(statement)
-            .map_err(|error| system_error(&self.address, &error))
+        self.connection.prep(statement).map_err(|error| system_error(&self.address, &error))
     }
 
     /// Executes statements given as text and ignores their results.
     pub fn execute(&mut self, statements: &str) -> Result<(), SystemError> {
-        self.connection
-            .query_drop(statements)
-            .map_err(|error| system_error(&self.address, &error))
+        self.connection.query_drop(statements).map_err(|error| system_error(&self.address, &error))
     }
 
     /// First row of a query.
-    pub fn query_first<T: mysql::prelude::FromRow>(
-        &mut self,
-        query: &str,
-    ) -> Result<Option<T>, SystemError> {
-        self.connection
-            .query_first(query)
-            .map_err(|error| system_error(&self.address, &error))
+    pub fn query_first<T: mysql::prelude::FromRow>(&mut self, query: &str) -> Result<Option<T>, SystemError> {
+        self.connection.query_first(query).map_err(|error| system_error(&self.address, &error))
     }
 
     /// Runs `body` outside a client-framed transaction (autocommit connections).
-    pub fn run<T>(
-        &mut self,
-        body: impl FnOnce(&mut Conn) -> mysql::Result<T>,
-    ) -> Result<T, SystemError> {
+    pub fn run<T>(&mut self, body: impl FnOnce(&mut Conn) -> mysql::Result<T>) -> Result<T, SystemError> {
         body(&mut self.connection).map_err(|error| system_error(&self.address, &error))
     }
 
@@ -202,12 +179,7 @@ impl Session {
         body: impl FnMut(&mut Conn) -> mysql::Result<T>,
     ) -> Result<T, SystemError> {
         let explicit = self.purpose == Use::Transactions(MysqlTransaction::Explicit);
-        self.repeat(
-            retries,
-            if explicit { "" } else { "START TRANSACTION" },
-            "COMMIT",
-            body,
-        )
+        self.repeat(retries, if explicit { "" } else { "START TRANSACTION" }, "COMMIT", body)
     }
 
     fn repeat<T>(
@@ -245,10 +217,7 @@ impl Session {
     /// Rows of a `SHOW … STATUS` or `SHOW … VARIABLES` statement.
     pub fn show(&mut self, statement: &str) -> Result<Map<String, Value>, SystemError> {
         let rows: Vec<(String, String)> = self.run(|connection| connection.query(statement))?;
-        Ok(rows
-            .into_iter()
-            .map(|(name, value)| (name, Value::from(value)))
-            .collect())
+        Ok(rows.into_iter().map(|(name, value)| (name, Value::from(value))).collect())
     }
 }
 
@@ -268,14 +237,8 @@ const CUT_OFF: [u16; 7] = [1053, 1152, 1156, 1158, 1159, 1160, 1161];
 
 fn system_error(address: &str, error: &mysql::Error) -> SystemError {
     match error {
-        mysql::Error::MySqlError(error) if !CUT_OFF.contains(&error.code) => {
-            server_error(address, error)
-        }
-        _ => SystemError::Lost {
-            server: SERVER,
-            address: address.to_owned(),
-            reason: reason(error),
-        },
+        mysql::Error::MySqlError(error) if !CUT_OFF.contains(&error.code) => server_error(address, error),
+        _ => SystemError::Lost { server: SERVER, address: address.to_owned(), reason: reason(error) },
     }
 }
 
@@ -292,18 +255,12 @@ fn server_error(address: &str, error: &mysql::MySqlError) -> SystemError {
 fn reason(error: &mysql::Error) -> String {
     use std::io::ErrorKind::{TimedOut, UnexpectedEof, WouldBlock};
     match error {
-        mysql::Error::IoError(io) if matches!(io.kind(), WouldBlock | TimedOut) => {
-            "no answer in time".to_owned()
-        }
-        mysql::Error::IoError(io) if io.kind() == UnexpectedEof => {
-            "closed by the server".to_owned()
-        }
+        mysql::Error::IoError(io) if matches!(io.kind(), WouldBlock | TimedOut) => "no answer in time".to_owned(),
+        mysql::Error::IoError(io) if io.kind() == UnexpectedEof => "closed by the server".to_owned(),
         mysql::Error::IoError(io) => io.to_string(),
-        mysql::Error::DriverError(mysql::DriverError::CouldNotConnect(Some((
-            _,
-            description,
-            _,
-        )))) => description.clone(),
+        mysql::Error::DriverError(mysql::DriverError::CouldNotConnect(Some((_, description, _)))) => {
+            description.clone()
+        }
         other => other.to_string().replace('\n', " "),
     }
 }
@@ -313,11 +270,7 @@ mod tests {
     use super::*;
 
     fn mysql_error(code: u16) -> mysql::Error {
-        mysql::Error::MySqlError(mysql::MySqlError {
-            state: "HY000".to_owned(),
-            message: "m".to_owned(),
-            code,
-        })
+        mysql::Error::MySqlError(mysql::MySqlError { state: "HY000".to_owned(), message: "m".to_owned(), code })
     }
 
     #[test]
@@ -329,13 +282,7 @@ mod tests {
 
     #[test]
     fn a_shutdown_counts_as_a_lost_connection_and_a_full_table_does_not() {
-        assert_eq!(
-            system_error("a:1", &mysql_error(1053)).kind(),
-            "mysqld lost"
-        );
-        assert_eq!(
-            system_error("a:1", &mysql_error(1114)).kind(),
-            "mysqld 1114"
-        );
+        assert_eq!(system_error("a:1", &mysql_error(1053)).kind(), "mysqld lost");
+        assert_eq!(system_error("a:1", &mysql_error(1114)).kind(), "mysqld 1114");
     }
 }

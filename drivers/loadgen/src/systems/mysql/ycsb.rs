@@ -34,8 +34,7 @@ impl YcsbStatements {
     ) -> Result<KeyResult, SystemError> {
         match *transaction {
             YcsbTransaction::Read { key, verify } => {
-                let row =
-                    session.single_statement(retries, |connection| self.read(connection, key))?;
+                let row = session.single_statement(retries, |connection| self.read(connection, key))?;
                 Ok(row.map_or(KeyResult::NoSuchKey, |row| {
                     let verified = verify.then(|| verify_row(self.layout, key, &row));
                     KeyResult::Done { verified }
@@ -47,11 +46,7 @@ impl YcsbStatements {
                     connection.exec_drop(&update, (value, key))?;
                     Ok(connection.affected_rows())
                 })?;
-                Ok(if matched == 0 {
-                    KeyResult::NoSuchKey
-                } else {
-                    KeyResult::Done { verified: None }
-                })
+                Ok(if matched == 0 { KeyResult::NoSuchKey } else { KeyResult::Done { verified: None } })
             }
         }
     }
@@ -62,11 +57,7 @@ impl YcsbStatements {
     }
 
     /// The statement that updates one field.
-    pub fn update_statement(
-        &mut self,
-        session: &mut Session,
-        field: u16,
-    ) -> Result<Statement, SystemError> {
+    pub fn update_statement(&mut self, session: &mut Session, field: u16) -> Result<Statement, SystemError> {
         let slot = &mut self.update[field as usize];
         if let Some(statement) = slot {
             return Ok(statement.clone());
@@ -79,8 +70,7 @@ impl YcsbStatements {
 /// Whether a row of the table is the intact record `key`.
 pub fn verify_row(layout: RecordLayout, key: i64, row: &Row) -> bool {
     row.len() == layout.fields + 1
-        && (0..layout.fields)
-            .all(|field| layout.verify_field(key, field as u16, field_of(row, field)))
+        && (0..layout.fields).all(|field| layout.verify_field(key, field as u16, field_of(row, field)))
 }
 
 /// The bytes of a field; empty when the column holds something else than text.

@@ -38,27 +38,18 @@ impl Cache {
     /// # Errors
     /// [`SystemError::Connect`] when nothing answers at the address.
     pub fn connect(address: &str) -> Result<Cache, SystemError> {
-        let refuse = |reason: String| SystemError::Connect {
-            server: SERVER,
-            address: address.to_owned(),
-            reason,
-        };
+        let refuse = |reason: String| SystemError::Connect { server: SERVER, address: address.to_owned(), reason };
         let resolved = address
             .to_socket_addrs()
             .map_err(|error| refuse(error.to_string()))?
             .next()
             .ok_or_else(|| refuse("the name has no address".to_owned()))?;
-        let stream = TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT)
-            .map_err(|error| refuse(error.to_string()))?;
-        stream
-            .set_nodelay(true)
-            .map_err(|error| refuse(error.to_string()))?;
+        let stream =
+            TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT).map_err(|error| refuse(error.to_string()))?;
+        stream.set_nodelay(true).map_err(|error| refuse(error.to_string()))?;
         let mut connection = MetaConnection::from_stream(stream);
         connection.set_io_timeout(Some(ANSWER_TIMEOUT));
-        Ok(Cache {
-            connection,
-            address: address.to_owned(),
-        })
+        Ok(Cache { connection, address: address.to_owned() })
     }
 
     /// The value of a key, if it is there.
@@ -87,10 +78,7 @@ impl Cache {
     /// Removes a key.
     pub fn delete(&mut self, key: &str) -> Result<(), SystemError> {
         let command = MetaCommand::new(MetaOp::Delete, key);
-        self.connection
-            .execute(&command)
-            .map(drop)
-            .map_err(|error| self.error(error))
+        self.connection.execute(&command).map(drop).map_err(|error| self.error(error))
     }
 
     fn store(&mut self, command: MetaCommand) -> Result<Stored, SystemError> {
@@ -105,27 +93,14 @@ impl Cache {
     fn error(&self, error: Error) -> SystemError {
         let address = self.address.clone();
         match error {
-            Error::Io(io) if io.kind() == std::io::ErrorKind::TimedOut => SystemError::Lost {
-                server: SERVER,
-                address,
-                reason: "no answer in time".to_owned(),
-            },
-            Error::Io(io) => SystemError::Lost {
-                server: SERVER,
-                address,
-                reason: io.to_string(),
-            },
-            Error::Server(message) | Error::Rejected(message) => SystemError::Server {
-                server: SERVER,
-                address,
-                code: "SERVER_ERROR".to_owned(),
-                message,
-            },
-            other => SystemError::Lost {
-                server: SERVER,
-                address,
-                reason: other.to_string(),
-            },
+            Error::Io(io) if io.kind() == std::io::ErrorKind::TimedOut => {
+                SystemError::Lost { server: SERVER, address, reason: "no answer in time".to_owned() }
+            }
+            Error::Io(io) => SystemError::Lost { server: SERVER, address, reason: io.to_string() },
+            Error::Server(message) | Error::Rejected(message) => {
+                SystemError::Server { server: SERVER, address, code: "SERVER_ERROR".to_owned(), message }
+            }
+            other => SystemError::Lost { server: SERVER, address, reason: other.to_string() },
         }
     }
 }
@@ -143,8 +118,7 @@ pub fn stats(address: &str) -> Result<Map<String, Value>, SystemError> {
         reason: error.to_string(),
     };
     let seconds = ANSWER_TIMEOUT.as_secs();
-    let client =
-        memcache::connect(format!("memcache://{address}?timeout={seconds}")).map_err(refuse)?;
+    let client = memcache::connect(format!("memcache://{address}?timeout={seconds}")).map_err(refuse)?;
     let stats = client.stats().map_err(refuse)?;
     Ok(stats
         .into_iter()

@@ -16,10 +16,7 @@ pub struct DocumentError(#[from] serde_json::Error);
 ///
 /// # Errors
 /// [`DocumentError`] when a field is not UTF-8, which no record of ours is.
-pub fn encode<'a>(
-    fields: impl Iterator<Item = &'a [u8]>,
-    document: &mut Vec<u8>,
-) -> Result<(), DocumentError> {
+pub fn encode<'a>(fields: impl Iterator<Item = &'a [u8]>, document: &mut Vec<u8>) -> Result<(), DocumentError> {
     document.clear();
     document.push(b'{');
     for (index, field) in fields.enumerate() {
@@ -37,11 +34,7 @@ pub fn encode<'a>(
 /// # Errors
 /// [`DocumentError`] for anything but one object with exactly the layout's fields, each a string of
 /// the layout's length.
-pub fn decode(
-    layout: RecordLayout,
-    document: &[u8],
-    record: &mut Vec<u8>,
-) -> Result<(), DocumentError> {
+pub fn decode(layout: RecordLayout, document: &[u8], record: &mut Vec<u8>) -> Result<(), DocumentError> {
     record.clear();
     record.resize(layout.record_bytes(), 0);
     let mut parser = serde_json::Deserializer::from_slice(document);
@@ -59,11 +52,7 @@ impl<'de> Visitor<'de> for RecordVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "an object with {} fields of {} bytes",
-            self.layout.fields, self.layout.field_bytes
-        )
+        write!(formatter, "an object with {} fields of {} bytes", self.layout.fields, self.layout.field_bytes)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
@@ -103,10 +92,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LAYOUT: RecordLayout = RecordLayout {
-        fields: 3,
-        field_bytes: 9,
-    };
+    const LAYOUT: RecordLayout = RecordLayout { fields: 3, field_bytes: 9 };
 
     fn round_trip(layout: RecordLayout, record: &[u8]) -> Vec<u8> {
         let (mut document, mut back) = (Vec::new(), Vec::new());
@@ -126,10 +112,7 @@ mod tests {
 
     #[test]
     fn every_printable_character_survives() {
-        let layout = RecordLayout {
-            fields: 1,
-            field_bytes: 95,
-        };
+        let layout = RecordLayout { fields: 1, field_bytes: 95 };
         let all: Vec<u8> = (b' '..=b'~').collect();
         assert_eq!(round_trip(layout, &all), all);
     }
@@ -157,10 +140,7 @@ mod tests {
             r#"{"field0":"aaaaaaaaa","field1":"bbbbbbbbb","field2":"ccccccccc"} "x""#,
         ];
         for document in documents {
-            assert!(
-                decode(LAYOUT, document.as_bytes(), &mut Vec::new()).is_err(),
-                "{document}"
-            );
+            assert!(decode(LAYOUT, document.as_bytes(), &mut Vec::new()).is_err(), "{document}");
         }
     }
 

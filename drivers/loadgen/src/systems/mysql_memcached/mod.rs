@@ -75,10 +75,7 @@ impl CacheCounters {
             ("cache_fills", &self.fills),
             ("cache_refused", &self.refused),
         ];
-        named
-            .into_iter()
-            .map(|(name, counter)| (name.to_owned(), counter.load(Ordering::Relaxed).into()))
-            .collect()
+        named.into_iter().map(|(name, counter)| (name.to_owned(), counter.load(Ordering::Relaxed).into())).collect()
     }
 }
 
@@ -96,11 +93,7 @@ impl MysqlMemcachedSystem {
         let memcached_address = spec.endpoint.memcached_address.clone().unwrap_or_default();
         Cache::connect(&memcached_address)?;
         let mysql = MysqlSystem::open(spec, workload)?;
-        Ok(MysqlMemcachedSystem {
-            mysql,
-            memcached_address,
-            counters: Arc::default(),
-        })
+        Ok(MysqlMemcachedSystem { mysql, memcached_address, counters: Arc::default() })
     }
 }
 
@@ -150,9 +143,7 @@ impl System for MysqlMemcachedSystem {
     fn settings(&self) -> Result<ByServer, SystemError> {
         let mut settings = self.mysql.settings()?;
         let mut stats = cache::stats(&self.memcached_address)?;
-        stats.retain(|name, _| {
-            ["limit_maxbytes", "max_connections", "threads", "version"].contains(&name.as_str())
-        });
+        stats.retain(|name, _| ["limit_maxbytes", "max_connections", "threads", "version"].contains(&name.as_str()));
         settings.insert(cache::SERVER, stats);
         Ok(settings)
     }
@@ -160,10 +151,7 @@ impl System for MysqlMemcachedSystem {
     fn versions(&self) -> Result<BTreeMap<&'static str, String>, SystemError> {
         let mut versions = self.mysql.versions()?;
         let stats = cache::stats(&self.memcached_address)?;
-        let version = stats
-            .get("version")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let version = stats.get("version").and_then(Value::as_str).unwrap_or_default();
         versions.insert(cache::SERVER, version.to_owned());
         Ok(versions)
     }
@@ -182,27 +170,18 @@ struct CachedConnection {
 }
 
 impl CachedConnection {
-    fn read(
-        &mut self,
-        key: i64,
-        verify: bool,
-        retries: &mut Vec<&'static str>,
-    ) -> Result<KeyResult, SystemError> {
+    fn read(&mut self, key: i64, verify: bool, retries: &mut Vec<&'static str>) -> Result<KeyResult, SystemError> {
         let cache_key = cache_key(key);
         if let Some(document) = self.cache.get(&cache_key)? {
             CacheCounters::add(&self.counters.hits);
             // Every reader parses the document, as an application would; a damaged one always fails.
             let intact = document::decode(self.layout, &document, &mut self.record).is_ok();
-            let verified =
-                (verify || !intact).then(|| intact && self.layout.verify_record(key, &self.record));
+            let verified = (verify || !intact).then(|| intact && self.layout.verify_record(key, &self.record));
             return Ok(KeyResult::Done { verified });
         }
         CacheCounters::add(&self.counters.misses);
         let statements = &self.statements;
-        let Some(row) = self
-            .session
-            .single_statement(retries, |connection| statements.read(connection, key))?
-        else {
+        let Some(row) = self.session.single_statement(retries, |connection| statements.read(connection, key))? else {
             return Ok(KeyResult::NoSuchKey);
         };
         encode_row(self.layout, &row, &mut self.document)?;
@@ -211,8 +190,7 @@ impl CachedConnection {
             Stored::No => {}
             Stored::Refused => CacheCounters::add(&self.counters.refused),
         }
-        let verified =
-            verify.then(|| crate::systems::mysql::ycsb::verify_row(self.layout, key, &row));
+        let verified = verify.then(|| crate::systems::mysql::ycsb::verify_row(self.layout, key, &row));
         Ok(KeyResult::Done { verified })
     }
 
@@ -225,11 +203,7 @@ impl CachedConnection {
         let statements = &self.statements;
         let row = self.session.several_statements(retries, |connection| {
             connection.exec_drop(&update, (value, key))?;
-            if connection.affected_rows() == 0 {
-                Ok(None)
-            } else {
-                statements.read(connection, key)
-            }
+            if connection.affected_rows() == 0 { Ok(None) } else { statements.read(connection, key) }
         })?;
         let Some(row) = row else {
             return Ok(KeyResult::NoSuchKey);
@@ -248,9 +222,7 @@ impl Connection for CachedConnection {
     fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError> {
         let mut retries = Vec::new();
         let result = match *transaction {
-            Transaction::Ycsb(YcsbTransaction::Read { key, verify }) => {
-                self.read(key, verify, &mut retries)?
-            }
+            Transaction::Ycsb(YcsbTransaction::Read { key, verify }) => self.read(key, verify, &mut retries)?,
             Transaction::Ycsb(YcsbTransaction::Update { key, field, value }) => {
                 self.update((key, field, value), &mut retries)?
             }
@@ -271,8 +243,7 @@ fn cache_key(key: i64) -> String {
 
 fn encode_row(layout: RecordLayout, row: &Row, document: &mut Vec<u8>) -> Result<(), SystemError> {
     let fields = (0..layout.fields).map(|field| field_of(row, field));
-    document::encode(fields, document)
-        .map_err(|error| SystemError::Data(format!("{YCSB_TABLE}: {error}")))
+    document::encode(fields, document).map_err(|error| SystemError::Data(format!("{YCSB_TABLE}: {error}")))
 }
 
 /// Fills the cache with the hottest records, coldest first, so that the hottest are the most recent.
@@ -281,12 +252,7 @@ fn prewarm_cache(system: &MysqlMemcachedSystem, work: BulkWork<'_>) -> Result<St
     let Workload::Ycsb(ycsb) = &system.mysql.workload;
     let records = records_in_cache(system, ycsb)?;
     let progress = Progress::start("prewarm memcached", records, "records");
-    let chunks = Chunks {
-        order: Order::Shared,
-        total: records,
-        chunk: PREWARM_KEYS,
-        threads: work.threads,
-    };
+    let chunks = Chunks { order: Order::Shared, total: records, chunk: PREWARM_KEYS, threads: work.threads };
     for_each_chunk(chunks, work.interrupt, || {
         Ok(CacheWarmer {
             session: system.mysql.server.connect(Use::Bulk)?,
@@ -297,10 +263,7 @@ fn prewarm_cache(system: &MysqlMemcachedSystem, work: BulkWork<'_>) -> Result<St
             progress: &progress,
         })
     })?;
-    let summary = format!(
-        "sent the {records} hottest records in {:.1} s",
-        progress.elapsed_s()
-    );
+    let summary = format!("sent the {records} hottest records in {:.1} s", progress.elapsed_s());
     progress.finish(&summary);
     let stats = cache::stats(&system.memcached_address)?;
     let count = |name: &str| stats.get(name).and_then(Value::as_u64).unwrap_or(0);
@@ -309,20 +272,13 @@ fn prewarm_cache(system: &MysqlMemcachedSystem, work: BulkWork<'_>) -> Result<St
             "memcached holds nothing after prewarming: is its memory large enough?".to_owned(),
         ));
     }
-    Ok(format!(
-        "memcached: {summary}, it holds {} and evicted {}",
-        count("curr_items"),
-        count("evictions")
-    ))
+    Ok(format!("memcached: {summary}, it holds {} and evicted {}", count("curr_items"), count("evictions")))
 }
 
 /// An upper bound on the records that fit: too many only push out the coldest, which came first.
 fn records_in_cache(system: &MysqlMemcachedSystem, ycsb: &Ycsb) -> Result<u64, SystemError> {
     let stats = cache::stats(&system.memcached_address)?;
-    let limit_bytes = stats
-        .get("limit_maxbytes")
-        .and_then(Value::as_u64)
-        .unwrap_or(0);
+    let limit_bytes = stats.get("limit_maxbytes").and_then(Value::as_u64).unwrap_or(0);
     let newest = ycsb.key_of_rank(1);
     let (mut record, mut document) = (Vec::new(), Vec::new());
     ycsb.push_initial_record(newest, &mut record);
@@ -348,18 +304,13 @@ impl ChunkWorker for CacheWarmer<'_> {
         let query = format!("SELECT SQL_NO_CACHE * FROM {YCSB_TABLE} WHERE {YCSB_KEY} IN ({keys})");
         let rows: Vec<Row> = self.session.run(|connection| connection.query(&query))?;
         if rows.len() as u64 != count {
-            let message = format!(
-                "{YCSB_TABLE} has {} of {count} records: load the data set first",
-                rows.len()
-            );
+            let message = format!("{YCSB_TABLE} has {} of {count} records: load the data set first", rows.len());
             return Err(SystemError::Data(message));
         }
         for row in &rows {
             let key: Option<i64> = row.get(0);
             let Some(key) = key else {
-                return Err(SystemError::Data(format!(
-                    "{YCSB_TABLE}: a row without {YCSB_KEY}"
-                )));
+                return Err(SystemError::Data(format!("{YCSB_TABLE}: a row without {YCSB_KEY}")));
             };
             encode_row(self.ycsb.layout, row, &mut self.document)?;
             let cache_key = cache_key(key);

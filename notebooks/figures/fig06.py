@@ -18,6 +18,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from figures.data import Point, series
 from figures.style import SYSTEMS, Look
 from figures.style import apply as apply_style
+from figures.tables import headline
 
 MIXES = ("read-only", "read-heavy", "write-heavy")
 RATIOS = (1.0, 2.0, 4.0, 8.0)
@@ -42,6 +43,7 @@ def draw(table: pd.DataFrame, scale: Literal["linear", "log"] = "linear") -> Fig
         axes.set_xlabel("skew (Zipf exponent s)")
     _scale_rows(grid, scale)
     _legend(figure, table)
+    figure.supxlabel(headline(table), x=0.995, ha="right", fontsize=7, color="#666666")
     return figure
 
 
@@ -52,7 +54,7 @@ def _panel(axes: Axes, table: pd.DataFrame, mix: str, ratio: float) -> None:
         _line(axes, points, look)
         drawn = drawn or bool(points)
     axes.set_xlim(SKEWS[0] + 0.07, SKEWS[-1] - 0.07)
-    axes.set_xticks(SKEWS, [f"{s:g}" for s in SKEWS])
+    axes.set_xticks(SKEWS, ["1.5", "1.25", "1.0", "0.75", "0.5"])
     if not drawn:
         axes.text(
             0.5, 0.5, "not measured\nat this scale", transform=axes.transAxes, ha="center", va="center", color="#666666"
@@ -81,8 +83,9 @@ def _line(axes: Axes, points: list[Point], look: Look) -> None:
             zorder=3,
         )
     failed = [p.skew for p in points if p.estimate is None]
-    below = axes.get_xaxis_transform()  # y as a share of the panel: visible whatever the scale
-    axes.plot(failed, [0.03] * len(failed), "x", color=look.colour, transform=below, clip_on=False, zorder=4)
+    if failed:
+        below = axes.get_xaxis_transform()  # y as a share of the panel: visible whatever the scale
+        axes.plot(failed, [0.03] * len(failed), "x", color=look.colour, transform=below, clip_on=False, zorder=4)
 
 
 def _scale_rows(grid: Iterable[Iterable[Axes]], scale: Literal["linear", "log"]) -> None:
@@ -97,8 +100,9 @@ def _scale_rows(grid: Iterable[Iterable[Axes]], scale: Literal["linear", "log"])
 
 
 def _thousands(value: float, _position: object = None) -> str:
-    if value >= 1000:  # noqa: PLR2004
-        return f"{value / 1000:g}k"
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
     return f"{value:g}"
 
 

@@ -15,7 +15,7 @@ ANTI_CACHING = "anticache-alru"  # what "anti-caching" means where the paper doe
 
 def reference() -> pd.DataFrame:
     """Return what the paper's text states about Figure 6 (results/reference/fig06.csv)."""
-    return pd.read_csv(ROOT / "results" / "reference" / "fig06.csv", keep_default_na=False)
+    return pd.read_csv(ROOT / "results" / "reference" / "fig06.csv", dtype=str, keep_default_na=False)
 
 
 def ratios(table: pd.DataFrame, data_memory_ratio: float = 8.0) -> pd.DataFrame:
@@ -48,7 +48,7 @@ def _ratio(cell: pd.DataFrame, other: str) -> str:
 def paper_ratios() -> pd.DataFrame:
     """Return the ratios of throughput that the paper states, as a table to stand beside the measured ones."""
     frame = reference()
-    low, high = frame["ratio_low"].astype(str), frame["ratio_high"].astype(str)
+    low, high = frame["ratio_low"], frame["ratio_high"]
     stated = [a if a == b else f"{a} to {b}" if a else f"up to {b}" for a, b in zip(low, high, strict=True)]
     return pd.DataFrame(
         {

@@ -24,6 +24,7 @@ Verdict = Literal["reproduced", "not reproduced", "not measured"]
 REPRODUCED: Verdict = "reproduced"
 NOT_REPRODUCED: Verdict = "not reproduced"
 NOT_MEASURED: Verdict = "not measured"
+WITH_INTERVAL = ("ratio", "within_percent", "monotone", "endpoints", "value")
 
 
 class AllOf(Strict):
@@ -155,6 +156,12 @@ def decide(predicate: Simple, found: list[Check], left_out: str = "") -> Judgeme
         notes.append(f"{len(unknown)} could not be judged ({unknown[0].label}: {unknown[0].note})")
     if left_out:
         notes.append(f"not in this run: {left_out}")
+    if (
+        any(c.value is not None for c in found)
+        and predicate.kind in WITH_INTERVAL
+        and all(c.interval is None for c in found)
+    ):
+        notes.append("one trial per cell, so no interval")
     bounded = [c for c in found if c.passed and c.note]
     if bounded:
         notes.append(bounded[0].note)
@@ -213,7 +220,8 @@ def _judge_all_of(predicate: AllOf, table: pd.DataFrame) -> Judgement:
 
 
 def _side(selector: dict[str, Any]) -> str:
-    return " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in selector.values())
+    shown = (" or ".join(map(str, v)) if isinstance(v, list) else str(v) for v in selector.values())
+    return " ".join(shown)
 
 
 def _bounds(predicate: Any) -> str:

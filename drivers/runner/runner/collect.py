@@ -109,6 +109,7 @@ SCHEMA = pa.DataFrameSchema(
     ],
 )
 COLUMNS = tuple(SCHEMA.columns)
+TEXTS = [name for name, column in SCHEMA.columns.items() if not column.nullable]  # numbers may all be missing
 
 
 def collect(run: Run) -> pd.DataFrame:
@@ -132,6 +133,13 @@ def write(table: pd.DataFrame, directory: Path) -> None:
         else:
             table.to_csv(temporary, index=False)
         temporary.replace(directory / name)
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """Read a ``trials.csv`` with the types of the table, checked again; empty texts stay texts."""
+    table = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str))
+    table[TEXTS] = table[TEXTS].fillna("")
+    return SCHEMA.validate(table)
 
 
 def read(directory: Path) -> pd.DataFrame:

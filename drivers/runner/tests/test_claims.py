@@ -62,6 +62,7 @@ def test_ratio_takes_the_worst_cell() -> None:
     table = rows(*pair(1.5, 200, 10), *pair(1.25, 100, 10))
     found = judge(ratio(at_least=9), table)
     assert (found.verdict, found.measured) == (REPRODUCED, 10.0)
+    assert found.note == "2 of 2 hold; one trial per cell, so no interval"
     assert found.evidence == ["h002", "h003", "h000", "h001"]
     assert judge(ratio(at_least=11), table).verdict == NOT_REPRODUCED
     assert judge(ratio(at_most=20), table).verdict == REPRODUCED

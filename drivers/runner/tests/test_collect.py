@@ -99,7 +99,7 @@ def test_the_files_hold_the_same_table(run: Run, tmp_path: Path) -> None:
     table = collect.collect(run)
     collect.write(table, tmp_path)
     pd.testing.assert_frame_equal(collect.read(tmp_path), table)
-    assert list(pd.read_csv(tmp_path / "trials.csv")["trial_hash"]) == list(table["trial_hash"])
+    pd.testing.assert_frame_equal(collect.read_csv(tmp_path / "trials.csv"), table)
 
 
 def test_an_unreadable_record_is_a_failed_row(run: Run) -> None:

@@ -140,12 +140,7 @@ impl InProcess {
         let mut partition = Partition::create(0, &config, &catalog, procedures, &data)?;
         let mut sink = Bytes(Vec::new());
         for params in load_batches(records) {
-            let head = RequestHead {
-                token: 0,
-                procedure: 2,
-                start: 0,
-                end: params.len(),
-            };
+            let head = RequestHead { token: 0, procedure: 2, start: 0, end: params.len() };
             partition.execute_batch(0, 0, &params, &[head], &mut sink);
             partition.poll(&mut sink);
             sink.0.clear();
@@ -153,12 +148,7 @@ impl InProcess {
         while !partition.is_idle() {
             partition.poll(&mut sink);
         }
-        Ok(Self {
-            name,
-            partition,
-            heads: Vec::new(),
-            at: 0,
-        })
+        Ok(Self { name, partition, heads: Vec::new(), at: 0 })
     }
 
     /// Transactions per second: requests are parsed and run in batches, as the server does.
@@ -170,15 +160,9 @@ impl InProcess {
             for _ in 0..16 {
                 self.heads.clear();
                 let input = &wire[self.at..];
-                let used =
-                    parse_requests(input, BATCH, &mut self.heads).expect("well-formed requests");
-                self.partition
-                    .execute_batch(0, 0, input, &self.heads, &mut sink);
-                self.at = if self.heads.len() < BATCH {
-                    0
-                } else {
-                    self.at + used
-                };
+                let used = parse_requests(input, BATCH, &mut self.heads).expect("well-formed requests");
+                self.partition.execute_batch(0, 0, input, &self.heads, &mut sink);
+                self.at = if self.heads.len() < BATCH { 0 } else { self.at + used };
                 self.partition.poll(&mut sink);
                 std::hint::black_box(&sink.0);
                 sink.0.clear();
@@ -200,15 +184,7 @@ struct Report(Vec<serde_json::Value>);
 
 impl Report {
     /// `ratio` is against `peer`, measured in the same rounds.
-    fn add(
-        &mut self,
-        name: &str,
-        value: f64,
-        unit: &str,
-        peer: &str,
-        ratio: Option<f64>,
-        settings: &str,
-    ) {
+    fn add(&mut self, name: &str, value: f64, unit: &str, peer: &str, ratio: Option<f64>, settings: &str) {
         let shown = ratio.map_or(String::new(), |ratio| format!("{ratio:6.3} of {peer}"));
         println!("{name:<58} {value:>14.0} {unit:<8} {shown}");
         self.0.push(serde_json::json!({"name": name, "value": value, "unit": unit, "better": "higher",
@@ -219,10 +195,7 @@ impl Report {
 fn in_process(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
     let duration = Duration::from_secs_f64(arguments.seconds);
     let records = arguments.records;
-    for (mix, read_share, log) in [
-        ("read-only", 1.0, Log::Off),
-        ("write-heavy (50/50), log off", 0.5, Log::Off),
-    ] {
+    for (mix, read_share, log) in [("read-only", 1.0, Log::Off), ("write-heavy (50/50), log off", 0.5, Log::Off)] {
         let requests = wire(&draw(records, read_share));
         let mut variants = vec![
             InProcess::new("anticache-off", AntiCaching::Off, log, records, directory)?,
@@ -238,15 +211,10 @@ fn in_process(arguments: &Arguments, directory: &Path, report: &mut Report) -> a
                 }
             }
         }
-        let settings = format!(
-            "1 partition, 1 core, in process, {records} records x {ROW_BYTES} B, Zipf 1.0, in memory, log off"
-        );
+        let settings =
+            format!("1 partition, 1 core, in process, {records} records x {ROW_BYTES} B, Zipf 1.0, in memory, log off");
         for (variant, of) in variants.iter().zip(&rates) {
-            let ratios: Vec<f64> = of
-                .iter()
-                .zip(&rates[0])
-                .map(|(rate, off)| rate / off)
-                .collect();
+            let ratios: Vec<f64> = of.iter().zip(&rates[0]).map(|(rate, off)| rate / off).collect();
             report.add(
                 &format!("in process, {mix}: {}", variant.name),
                 median(of),
@@ -264,12 +232,7 @@ fn in_process(arguments: &Arguments, directory: &Path, report: &mut Report) -> a
 }
 
 fn over_tcp(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
-    let mut config = config(
-        AntiCaching::Alru,
-        Log::Sync,
-        arguments.records,
-        &directory.join("tcp"),
-    );
+    let mut config = config(AntiCaching::Alru, Log::Sync, arguments.records, &directory.join("tcp"));
     config.cpus = vec![0];
     let server = Server::start(&config)?;
     let mut client = Client::connect(server.address())?;
@@ -293,12 +256,7 @@ fn over_tcp(arguments: &Arguments, directory: &Path, report: &mut Report) -> any
         for outstanding in [1, 16, 64, 1024] {
             let mut rates: Vec<f64> = Vec::new();
             for _ in 0..arguments.rounds {
-                rates.push(measure_client(
-                    &mut client,
-                    &requests,
-                    outstanding,
-                    arguments.seconds,
-                )?);
+                rates.push(measure_client(&mut client, &requests, outstanding, arguments.seconds)?);
             }
             report.add(
                 &format!("over TCP, {mix}: {outstanding} outstanding"),
@@ -352,11 +310,7 @@ fn main() -> anyhow::Result<()> {
     }
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
     let mut report = Report::default();
-    in_process(
-        &arguments,
-        &directory.path().join("in-process"),
-        &mut report,
-    )?;
+    in_process(&arguments, &directory.path().join("in-process"), &mut report)?;
     over_tcp(&arguments, directory.path(), &mut report)?;
     if let Some(path) = &arguments.json {
         if let Some(parent) = path.parent() {

@@ -9,8 +9,8 @@
 use std::path::Path;
 
 use sqlparser::ast::{
-    ColumnOption, CreateTable, CreateTableOptions, DataType, ExactNumberInfo, Expr, SqlOption,
-    Statement, TableConstraint,
+    ColumnOption, CreateTable, CreateTableOptions, DataType, ExactNumberInfo, Expr, SqlOption, Statement,
+    TableConstraint,
 };
 use sqlparser::dialect::MySqlDialect;
 use sqlparser::parser::Parser;
@@ -92,9 +92,7 @@ impl TableDef {
 
     /// Position of a column by name.
     pub fn column(&self, name: &str) -> Option<usize> {
-        self.columns
-            .iter()
-            .position(|column| column.name.eq_ignore_ascii_case(name))
+        self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
     }
 }
 
@@ -110,10 +108,8 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError`] naming the file, the table and what is not served.
     pub fn from_file(path: &Path) -> Result<Self, CatalogError> {
-        let sql = std::fs::read_to_string(path).map_err(|source| CatalogError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+        let sql =
+            std::fs::read_to_string(path).map_err(|source| CatalogError::Read { path: path.to_owned(), source })?;
         Self::from_sql(&sql)
     }
 
@@ -146,19 +142,13 @@ impl Catalog {
 
     /// Id of a table by name.
     pub fn table_id(&self, name: &str) -> Option<TableId> {
-        let position = self
-            .tables
-            .iter()
-            .position(|table| table.name.eq_ignore_ascii_case(name))?;
+        let position = self.tables.iter().position(|table| table.name.eq_ignore_ascii_case(name))?;
         TableId::try_from(position).ok()
     }
 }
 
 fn problem(table: &str, problem: impl Into<String>) -> CatalogError {
-    CatalogError::Table {
-        table: table.to_owned(),
-        problem: problem.into(),
-    }
+    CatalogError::Table { table: table.to_owned(), problem: problem.into() }
 }
 
 fn table_def(create: &CreateTable) -> Result<TableDef, CatalogError> {
@@ -166,70 +156,35 @@ fn table_def(create: &CreateTable) -> Result<TableDef, CatalogError> {
     let mut columns = Vec::with_capacity(create.columns.len());
     for column in &create.columns {
         let column_type = column_type(&column.data_type).map_err(|what| {
-            problem(
-                &name,
-                format!(
-                    "column `{}` is {}: {what}",
-                    column.name.value, column.data_type
-                ),
-            )
+            problem(&name, format!("column `{}` is {}: {what}", column.name.value, column.data_type))
         })?;
-        columns.push(Column {
-            name: column.name.value.clone(),
-            column_type,
-            offset: 0,
-        });
+        columns.push(Column { name: column.name.value.clone(), column_type, offset: 0 });
     }
     let key = primary_key(create, &name)?;
     let mut key_columns = Vec::with_capacity(key.len());
     for key_column in &key {
-        let found = columns
-            .iter()
-            .position(|column| column.name.eq_ignore_ascii_case(key_column));
-        key_columns.push(
-            found.ok_or_else(|| {
-                problem(&name, format!("key column `{key_column}` does not exist"))
-            })?,
-        );
+        let found = columns.iter().position(|column| column.name.eq_ignore_ascii_case(key_column));
+        key_columns.push(found.ok_or_else(|| problem(&name, format!("key column `{key_column}` does not exist")))?);
     }
     let (key_bytes, row_bytes) = lay_out(&mut columns, &key_columns);
     if row_bytes > MAX_ROW_BYTES {
-        return Err(problem(
-            &name,
-            format!("a row is {row_bytes} bytes; at most {MAX_ROW_BYTES} are served"),
-        ));
+        return Err(problem(&name, format!("a row is {row_bytes} bytes; at most {MAX_ROW_BYTES} are served")));
     }
     let comment = comment(create);
     let (evictable, partition_by) = parse_comment(&comment).map_err(|what| problem(&name, what))?;
     let partition_column = match partition_by {
         None => None,
         Some(wanted) => {
-            let found = columns
-                .iter()
-                .position(|column| column.name.eq_ignore_ascii_case(&wanted));
-            let index = found.ok_or_else(|| {
-                problem(
-                    &name,
-                    format!("partitioning column `{wanted}` does not exist"),
-                )
-            })?;
+            let found = columns.iter().position(|column| column.name.eq_ignore_ascii_case(&wanted));
+            let index =
+                found.ok_or_else(|| problem(&name, format!("partitioning column `{wanted}` does not exist")))?;
             if !matches!(columns[index].column_type, ColumnType::Integer { .. }) {
-                return Err(problem(
-                    &name,
-                    format!("partitioning column `{wanted}` is not an integer"),
-                ));
+                return Err(problem(&name, format!("partitioning column `{wanted}` is not an integer")));
             }
             Some(index)
         }
     };
-    Ok(TableDef {
-        name,
-        columns,
-        row_bytes,
-        key_bytes,
-        partition_column,
-        evictable,
-    })
+    Ok(TableDef { name, columns, row_bytes, key_bytes, partition_column, evictable })
 }
 
 /// Gives every column its offset, key columns first; returns the bytes of the key and of the row.
@@ -264,7 +219,10 @@ fn column_type(data_type: &DataType) -> Result<ColumnType, String> {
                 _ => Err(format!("the length {text} is not a positive number")),
             }
         }
-        _ => Err("served are TINYINT, SMALLINT, INT, BIGINT, DECIMAL up to 18 digits, TIMESTAMP, DATETIME, DATE and CHAR(n)".to_owned()),
+        _ => Err(
+            "served are TINYINT, SMALLINT, INT, BIGINT, DECIMAL up to 18 digits, TIMESTAMP, DATETIME, DATE and CHAR(n)"
+                .to_owned(),
+        ),
     }
 }
 
@@ -284,10 +242,7 @@ fn primary_key(create: &CreateTable, table: &str) -> Result<Vec<String>, Catalog
     let mut keys = Vec::new();
     for column in &create.columns {
         for option in &column.options {
-            if let ColumnOption::Unique {
-                is_primary: true, ..
-            } = option.option
-            {
+            if let ColumnOption::Unique { is_primary: true, .. } = option.option {
                 keys.push(vec![column.name.value.clone()]);
             }
         }
@@ -295,19 +250,12 @@ fn primary_key(create: &CreateTable, table: &str) -> Result<Vec<String>, Catalog
     for constraint in &create.constraints {
         match constraint {
             TableConstraint::PrimaryKey { columns, .. } => {
-                keys.push(
-                    columns
-                        .iter()
-                        .map(|c| c.column.expr.to_string().trim_matches('`').to_owned())
-                        .collect(),
-                );
+                keys.push(columns.iter().map(|c| c.column.expr.to_string().trim_matches('`').to_owned()).collect());
             }
             other => {
                 return Err(problem(
                     table,
-                    format!(
-                        "`{other}`: only a primary key is served, secondary indexes are not there yet"
-                    ),
+                    format!("`{other}`: only a primary key is served, secondary indexes are not there yet"),
                 ));
             }
         }
@@ -327,14 +275,12 @@ fn comment(create: &CreateTable) -> String {
         match option {
             SqlOption::Comment(comment) => {
                 return match comment {
-                    sqlparser::ast::CommentDef::WithEq(text)
-                    | sqlparser::ast::CommentDef::WithoutEq(text) => text.clone(),
+                    sqlparser::ast::CommentDef::WithEq(text) | sqlparser::ast::CommentDef::WithoutEq(text) => {
+                        text.clone()
+                    }
                 };
             }
-            SqlOption::KeyValue {
-                key,
-                value: Expr::Value(value),
-            } if key.value.eq_ignore_ascii_case("comment") => {
+            SqlOption::KeyValue { key, value: Expr::Value(value) } if key.value.eq_ignore_ascii_case("comment") => {
                 return value.clone().into_string().unwrap_or_default();
             }
             _ => {}
@@ -347,19 +293,13 @@ fn comment(create: &CreateTable) -> String {
 fn parse_comment(comment: &str) -> Result<(bool, Option<String>), String> {
     let mut evictable = false;
     let mut partition_by = None;
-    for part in comment
-        .split(';')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-    {
+    for part in comment.split(';').map(str::trim).filter(|part| !part.is_empty()) {
         if part == "evictable" {
             evictable = true;
         } else if let Some(column) = part.strip_prefix("partition by ") {
             partition_by = Some(column.trim().to_owned());
         } else {
-            return Err(format!(
-                "COMMENT has `{part}`; allowed are `evictable` and `partition by COLUMN`"
-            ));
+            return Err(format!("COMMENT has `{part}`; allowed are `evictable` and `partition by COLUMN`"));
         }
     }
     Ok((evictable, partition_by))
@@ -375,28 +315,21 @@ mod tests {
     fn reads_the_ycsb_schema() {
         let catalog = Catalog::from_sql(YCSB).unwrap();
         let table = &catalog.tables()[usize::from(catalog.table_id("usertable").unwrap())];
-        assert_eq!(
-            (table.key_bytes, table.row_bytes, table.columns.len()),
-            (8, 1008, 11)
-        );
+        assert_eq!((table.key_bytes, table.row_bytes, table.columns.len()), (8, 1008, 11));
         assert!(table.evictable);
         assert_eq!(table.partition_column, Some(0));
-        assert_eq!(
-            table.columns[table.column("field3").unwrap()].offset,
-            8 + 300
-        );
+        assert_eq!(table.columns[table.column("field3").unwrap()].offset, 8 + 300);
     }
 
     #[test]
     fn key_columns_are_the_rows_prefix_in_key_order() {
-        let catalog =
-            Catalog::from_sql("CREATE TABLE t (a INT, b CHAR(3), c SMALLINT, PRIMARY KEY (c, a)) COMMENT = 'partition by a'").unwrap();
+        let catalog = Catalog::from_sql(
+            "CREATE TABLE t (a INT, b CHAR(3), c SMALLINT, PRIMARY KEY (c, a)) COMMENT = 'partition by a'",
+        )
+        .unwrap();
         let table = &catalog.tables()[0];
         let offsets: Vec<_> = table.columns.iter().map(|c| c.offset).collect();
-        assert_eq!(
-            (offsets, table.key_bytes, table.row_bytes),
-            (vec![2, 6, 0], 6, 9)
-        );
+        assert_eq!((offsets, table.key_bytes, table.row_bytes), (vec![2, 6, 0], 6, 9));
         assert!(!table.evictable);
     }
 
@@ -404,34 +337,13 @@ mod tests {
     fn what_is_not_served_is_named() {
         for (sql, expected) in [
             ("CREATE TABLE t (a INT)", "no primary key"),
-            (
-                "CREATE TABLE t (a VARCHAR(9) PRIMARY KEY)",
-                "column `a` is VARCHAR(9)",
-            ),
-            (
-                "CREATE TABLE t (a INT, PRIMARY KEY (b))",
-                "key column `b` does not exist",
-            ),
-            (
-                "CREATE TABLE t (a INT PRIMARY KEY) COMMENT = 'hot'",
-                "COMMENT has `hot`",
-            ),
-            (
-                "CREATE TABLE t (a INT PRIMARY KEY) COMMENT = 'partition by z'",
-                "partitioning column `z`",
-            ),
-            (
-                "CREATE TABLE t (a INT PRIMARY KEY, b CHAR(9000))",
-                "at most 8192",
-            ),
-            (
-                "CREATE TABLE t (a INT PRIMARY KEY); CREATE TABLE t (a INT PRIMARY KEY)",
-                "defined twice",
-            ),
-            (
-                "CREATE TABLE t (a INT PRIMARY KEY, b INT, UNIQUE (b))",
-                "secondary indexes",
-            ),
+            ("CREATE TABLE t (a VARCHAR(9) PRIMARY KEY)", "column `a` is VARCHAR(9)"),
+            ("CREATE TABLE t (a INT, PRIMARY KEY (b))", "key column `b` does not exist"),
+            ("CREATE TABLE t (a INT PRIMARY KEY) COMMENT = 'hot'", "COMMENT has `hot`"),
+            ("CREATE TABLE t (a INT PRIMARY KEY) COMMENT = 'partition by z'", "partitioning column `z`"),
+            ("CREATE TABLE t (a INT PRIMARY KEY, b CHAR(9000))", "at most 8192"),
+            ("CREATE TABLE t (a INT PRIMARY KEY); CREATE TABLE t (a INT PRIMARY KEY)", "defined twice"),
+            ("CREATE TABLE t (a INT PRIMARY KEY, b INT, UNIQUE (b))", "secondary indexes"),
             ("DROP TABLE t", "only CREATE TABLE"),
             ("CREATE TABLE", "sql parser error"),
             ("", "nothing"),

@@ -9,8 +9,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::Deserialize;
 
 use crate::net::frame::{
-    ANY_PARTITION, HELLO_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, REPLY_HEADER_BYTES, STATS_PROCEDURE,
-    Status, write_request,
+    ANY_PARTITION, HELLO_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, REPLY_HEADER_BYTES, STATS_PROCEDURE, Status,
+    write_request,
 };
 use crate::stats::add_up;
 
@@ -91,10 +91,7 @@ impl Client {
     /// When the server is not there, or speaks another version.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
         let (_, welcome) = greet(address, ANY_PARTITION)?;
-        let missing = || ClientError::Protocol {
-            address,
-            problem: "its welcome is incomplete".to_owned(),
-        };
+        let missing = || ClientError::Protocol { address, problem: "its welcome is incomplete".to_owned() };
         let partitions = welcome.partitions.ok_or_else(missing)?;
         let names = welcome.procedures.ok_or_else(missing)?;
         let mut connections = Vec::new();
@@ -102,20 +99,10 @@ impl Client {
             let partition = u16::try_from(partition).map_err(|_| missing())?;
             let (stream, _) = greet(address, partition)?;
             let incoming = vec![0; READ_BUFFER_BYTES];
-            connections.push(Connection {
-                stream,
-                outgoing: Vec::new(),
-                incoming,
-                filled: 0,
-                outstanding: 0,
-            });
+            connections.push(Connection { stream, outgoing: Vec::new(), incoming, filled: 0, outstanding: 0 });
         }
         let procedures = names.into_iter().zip(0..).collect();
-        Ok(Self {
-            address,
-            connections,
-            procedures,
-        })
+        Ok(Self { address, connections, procedures })
     }
 
     /// Number of partitions.
@@ -134,21 +121,15 @@ impl Client {
     /// # Errors
     /// When the server does not have it.
     pub fn procedure(&self, name: &str) -> Result<u16, ClientError> {
-        self.procedures
-            .get(name)
-            .copied()
-            .ok_or_else(|| ClientError::Protocol {
-                address: self.address,
-                problem: format!("it has no procedure `{name}`"),
-            })
+        self.procedures.get(name).copied().ok_or_else(|| ClientError::Protocol {
+            address: self.address,
+            problem: format!("it has no procedure `{name}`"),
+        })
     }
 
     /// Requests not answered yet.
     pub fn outstanding(&self) -> usize {
-        self.connections
-            .iter()
-            .map(|connection| connection.outstanding)
-            .sum()
+        self.connections.iter().map(|connection| connection.outstanding).sum()
     }
 
     /// Bounds how long [`Client::wait`] may stay without an answer; afterwards it fails.
@@ -158,10 +139,8 @@ impl Client {
     pub fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ClientError> {
         let address = self.address;
         for connection in &self.connections {
-            let set = connection
-                .stream
-                .set_read_timeout(timeout)
-                .and_then(|()| connection.stream.set_write_timeout(timeout));
+            let set =
+                connection.stream.set_read_timeout(timeout).and_then(|()| connection.stream.set_write_timeout(timeout));
             set.map_err(|source| ClientError::Broken { address, source })?;
         }
         Ok(())
@@ -188,10 +167,7 @@ impl Client {
         let broken = |source| ClientError::Broken { address, source };
         for connection in &mut self.connections {
             if !connection.outgoing.is_empty() {
-                connection
-                    .stream
-                    .write_all(&connection.outgoing)
-                    .map_err(broken)?;
+                connection.stream.write_all(&connection.outgoing).map_err(broken)?;
                 connection.outgoing.clear();
             }
         }
@@ -206,27 +182,19 @@ impl Client {
 
     /// The connections with something to read; waits for it. With one partition there is nothing to choose, so nothing is asked.
     fn readable(&self) -> io::Result<Vec<usize>> {
-        let waiting: Vec<usize> = (0..self.connections.len())
-            .filter(|&n| self.connections[n].outstanding > 0)
-            .collect();
+        let waiting: Vec<usize> =
+            (0..self.connections.len()).filter(|&n| self.connections[n].outstanding > 0).collect();
         if waiting.len() <= 1 {
             return Ok(waiting);
         }
-        let mut fds: Vec<_> = waiting
-            .iter()
-            .map(|&n| PollFd::new(&self.connections[n].stream, PollFlags::IN))
-            .collect();
+        let mut fds: Vec<_> =
+            waiting.iter().map(|&n| PollFd::new(&self.connections[n].stream, PollFlags::IN)).collect();
         while let Err(error) = poll(&mut fds, None) {
             if error != rustix::io::Errno::INTR {
                 return Err(error.into());
             }
         }
-        Ok(waiting
-            .into_iter()
-            .zip(&fds)
-            .filter(|(_, fd)| !fd.revents().is_empty())
-            .map(|(n, _)| n)
-            .collect())
+        Ok(waiting.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(n, _)| n).collect())
     }
 
     /// Runs one procedure and waits for it.
@@ -236,24 +204,15 @@ impl Client {
     ///
     /// # Panics
     /// If requests are outstanding: their replies would have nowhere to go.
-    pub fn call(
-        &mut self,
-        partition: u32,
-        procedure: u16,
-        params: &[u8],
-    ) -> Result<Vec<u8>, ClientError> {
+    pub fn call(&mut self, partition: u32, procedure: u16, params: &[u8]) -> Result<Vec<u8>, ClientError> {
         assert_eq!(self.outstanding(), 0, "call while requests are outstanding");
         self.submit(0, partition, procedure, params);
         let mut outcome = Err(ClientError::NotCommitted("no reply".to_owned()));
         self.wait(&mut |_, reply| {
             outcome = match reply {
                 Reply::Committed(payload) => Ok(payload.to_vec()),
-                Reply::Aborted(reason) => {
-                    Err(ClientError::NotCommitted(format!("aborted: {reason}")))
-                }
-                Reply::Failed(reason) => {
-                    Err(ClientError::NotCommitted(format!("failed: {reason}")))
-                }
+                Reply::Aborted(reason) => Err(ClientError::NotCommitted(format!("aborted: {reason}"))),
+                Reply::Failed(reason) => Err(ClientError::NotCommitted(format!("failed: {reason}"))),
             };
         })?;
         outcome
@@ -283,9 +242,7 @@ fn greet(address: SocketAddr, partition: u16) -> Result<(TcpStream, Welcome), Cl
     let connect = |source| ClientError::Connect { address, source };
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(connect)?;
     stream.set_nodelay(true).map_err(connect)?;
-    stream
-        .set_read_timeout(Some(CONNECT_TIMEOUT))
-        .map_err(connect)?;
+    stream.set_read_timeout(Some(CONNECT_TIMEOUT)).map_err(connect)?;
     let mut hello = [0; HELLO_BYTES];
     hello[..4].copy_from_slice(&HELLO_MAGIC);
     hello[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
@@ -296,14 +253,11 @@ fn greet(address: SocketAddr, partition: u16) -> Result<(TcpStream, Welcome), Cl
     let problem = |problem: String| ClientError::Protocol { address, problem };
     let length = u32::from_le_bytes(length) as usize;
     if length > 1 << 20 {
-        return Err(problem(format!(
-            "a welcome of {length} bytes: not an anticached server?"
-        )));
+        return Err(problem(format!("a welcome of {length} bytes: not an anticached server?")));
     }
     let mut text = vec![0; length];
     stream.read_exact(&mut text).map_err(connect)?;
-    let welcome: Welcome =
-        serde_json::from_slice(&text).map_err(|error| problem(format!("its welcome: {error}")))?;
+    let welcome: Welcome = serde_json::from_slice(&text).map_err(|error| problem(format!("its welcome: {error}")))?;
     if let Some(error) = welcome.error {
         return Err(problem(error));
     }
@@ -313,11 +267,7 @@ fn greet(address: SocketAddr, partition: u16) -> Result<(TcpStream, Welcome), Cl
 
 impl Connection {
     /// Reads once and delivers the whole replies received so far.
-    fn receive(
-        &mut self,
-        address: SocketAddr,
-        on_reply: &mut dyn FnMut(u64, Reply<'_>),
-    ) -> Result<usize, ClientError> {
+    fn receive(&mut self, address: SocketAddr, on_reply: &mut dyn FnMut(u64, Reply<'_>)) -> Result<usize, ClientError> {
         let bytes = match self.stream.read(&mut self.incoming[self.filled..]) {
             Ok(0) => {
                 let source = io::Error::new(
@@ -374,12 +324,6 @@ fn parse_reply(input: &[u8]) -> Result<Option<ParsedReply<'_>>, String> {
     }
     let mut token = [0; 8];
     token.copy_from_slice(&input[4..12]);
-    let status =
-        Status::from_wire(input[12]).ok_or_else(|| format!("a reply with status {}", input[12]))?;
-    Ok(Some((
-        u64::from_le_bytes(token),
-        status,
-        &input[REPLY_HEADER_BYTES..end],
-        end,
-    )))
+    let status = Status::from_wire(input[12]).ok_or_else(|| format!("a reply with status {}", input[12]))?;
+    Ok(Some((u64::from_le_bytes(token), status, &input[REPLY_HEADER_BYTES..end], end)))
 }

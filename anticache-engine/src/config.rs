@@ -123,15 +123,9 @@ impl Config {
     /// # Errors
     /// [`StartError`] naming the file and the key.
     pub fn from_file(path: &Path) -> Result<Self, StartError> {
-        let text = std::fs::read(path).map_err(|source| StartError::ReadConfig {
-            path: path.to_owned(),
-            source,
-        })?;
-        let config: Self =
-            serde_json::from_slice(&text).map_err(|source| StartError::ParseConfig {
-                path: path.to_owned(),
-                source,
-            })?;
+        let text = std::fs::read(path).map_err(|source| StartError::ReadConfig { path: path.to_owned(), source })?;
+        let config: Self = serde_json::from_slice(&text)
+            .map_err(|source| StartError::ParseConfig { path: path.to_owned(), source })?;
         config.check()?;
         Ok(config)
     }
@@ -141,64 +135,26 @@ impl Config {
     /// # Errors
     /// [`StartError::Value`].
     pub fn check(&self) -> Result<(), StartError> {
-        let refuse = |key: &'static str, value: String, allowed: String| {
-            Err(StartError::Value {
-                key,
-                value,
-                allowed,
-            })
-        };
+        let refuse = |key: &'static str, value: String, allowed: String| Err(StartError::Value { key, value, allowed });
         if !(1..=MAX_PARTITIONS).contains(&self.partitions) {
-            return refuse(
-                "partitions",
-                self.partitions.to_string(),
-                format!("1 to {MAX_PARTITIONS}"),
-            );
+            return refuse("partitions", self.partitions.to_string(), format!("1 to {MAX_PARTITIONS}"));
         }
         if !(self.lru_sample_rate > 0.0 && self.lru_sample_rate <= 1.0) {
-            return refuse(
-                "lru_sample_rate",
-                self.lru_sample_rate.to_string(),
-                "above 0, at most 1".to_owned(),
-            );
+            return refuse("lru_sample_rate", self.lru_sample_rate.to_string(), "above 0, at most 1".to_owned());
         }
         if !(self.hole_threshold > 0.0 && self.hole_threshold <= 1.0) {
-            return refuse(
-                "hole_threshold",
-                self.hole_threshold.to_string(),
-                "above 0, at most 1".to_owned(),
-            );
+            return refuse("hole_threshold", self.hole_threshold.to_string(), "above 0, at most 1".to_owned());
         }
         let blocks = DIRECT_IO_ALIGN_BYTES..=64 << 20;
         if !blocks.contains(&self.eviction_block_bytes)
-            || !self
-                .eviction_block_bytes
-                .is_multiple_of(DIRECT_IO_ALIGN_BYTES)
+            || !self.eviction_block_bytes.is_multiple_of(DIRECT_IO_ALIGN_BYTES)
         {
-            let allowed = format!(
-                "a multiple of {DIRECT_IO_ALIGN_BYTES} up to {}",
-                blocks.end()
-            );
-            return refuse(
-                "eviction_block_bytes",
-                self.eviction_block_bytes.to_string(),
-                allowed,
-            );
+            let allowed = format!("a multiple of {DIRECT_IO_ALIGN_BYTES} up to {}", blocks.end());
+            return refuse("eviction_block_bytes", self.eviction_block_bytes.to_string(), allowed);
         }
-        if self.log_segment_bytes < 1 << 20
-            || !self
-                .log_segment_bytes
-                .is_multiple_of(DIRECT_IO_ALIGN_BYTES as u64)
-        {
-            let allowed = format!(
-                "a multiple of {DIRECT_IO_ALIGN_BYTES}, at least {}",
-                1 << 20
-            );
-            return refuse(
-                "log_segment_bytes",
-                self.log_segment_bytes.to_string(),
-                allowed,
-            );
+        if self.log_segment_bytes < 1 << 20 || !self.log_segment_bytes.is_multiple_of(DIRECT_IO_ALIGN_BYTES as u64) {
+            let allowed = format!("a multiple of {DIRECT_IO_ALIGN_BYTES}, at least {}", 1 << 20);
+            return refuse("log_segment_bytes", self.log_segment_bytes.to_string(), allowed);
         }
         if self.anticaching != AntiCaching::Off {
             let least = self.minimum_budget_bytes();
@@ -207,11 +163,7 @@ impl Config {
                     "at least {least} for {} partitions and blocks of {} bytes",
                     self.partitions, self.eviction_block_bytes
                 );
-                return refuse(
-                    "memory_budget_bytes",
-                    self.memory_budget_bytes.to_string(),
-                    allowed,
-                );
+                return refuse("memory_budget_bytes", self.memory_budget_bytes.to_string(), allowed);
             }
         }
         Ok(())
@@ -234,10 +186,7 @@ impl Config {
                 return Err(StartError::Value {
                     key: "eviction_block_bytes",
                     value: self.eviction_block_bytes.to_string(),
-                    allowed: format!(
-                        "enough for a row of table {}, {} bytes",
-                        table.name, table.row_bytes
-                    ),
+                    allowed: format!("enough for a row of table {}, {} bytes", table.name, table.row_bytes),
                 });
             }
         }
@@ -252,9 +201,7 @@ impl Config {
     /// Block buffers of one partition, for reads and writes together: a sixteenth of the budget, within bounds.
     pub fn buffers_per_partition(&self) -> usize {
         let sixteenth = self.partition_budget_bytes() / 16 / self.eviction_block_bytes as u64;
-        usize::try_from(sixteenth)
-            .unwrap_or(MAX_BUFFERS)
-            .clamp(MIN_BUFFERS, MAX_BUFFERS)
+        usize::try_from(sixteenth).unwrap_or(MAX_BUFFERS).clamp(MIN_BUFFERS, MAX_BUFFERS)
     }
 
     /// Blocks that one eviction writes: half of the buffers, at most 8.
@@ -296,14 +243,7 @@ mod tests {
     #[test]
     fn defaults_are_the_papers() {
         let config = with("partitions", 1.into()).unwrap();
-        assert_eq!(
-            (
-                config.eviction_block_bytes,
-                config.merge,
-                config.hole_threshold
-            ),
-            (1 << 20, Merge::Tuple, 0.5)
-        );
+        assert_eq!((config.eviction_block_bytes, config.merge, config.hole_threshold), (1 << 20, Merge::Tuple, 0.5));
         assert!((config.alpha() - 0.01).abs() < 1e-12);
     }
 
@@ -311,38 +251,14 @@ mod tests {
     fn impossible_values_are_named() {
         for (key, value, expected) in [
             ("partitions", serde_json::json!(0), "`partitions` = 0"),
-            (
-                "lru_sample_rate",
-                serde_json::json!(-1.0),
-                "`lru_sample_rate` = -1",
-            ),
+            ("lru_sample_rate", serde_json::json!(-1.0), "`lru_sample_rate` = -1"),
             ("lru_sample_rate", serde_json::json!(1.5), "at most 1"),
-            (
-                "hole_threshold",
-                serde_json::json!(0.0),
-                "`hole_threshold` = 0",
-            ),
-            (
-                "eviction_block_bytes",
-                serde_json::json!(1000),
-                "multiple of 4096",
-            ),
-            (
-                "memory_budget_bytes",
-                serde_json::json!(1000),
-                "at least 16777216",
-            ),
-            (
-                "log_segment_bytes",
-                serde_json::json!(10),
-                "`log_segment_bytes` = 10",
-            ),
+            ("hole_threshold", serde_json::json!(0.0), "`hole_threshold` = 0"),
+            ("eviction_block_bytes", serde_json::json!(1000), "multiple of 4096"),
+            ("memory_budget_bytes", serde_json::json!(1000), "at least 16777216"),
+            ("log_segment_bytes", serde_json::json!(10), "`log_segment_bytes` = 10"),
             ("merge", serde_json::json!("half"), "unknown variant `half`"),
-            (
-                "blocksize",
-                serde_json::json!(1),
-                "unknown field `blocksize`",
-            ),
+            ("blocksize", serde_json::json!(1), "unknown field `blocksize`"),
         ] {
             let message = with(key, value).unwrap_err();
             assert!(message.contains(expected), "{key}: {message}");

@@ -114,9 +114,7 @@ pub enum BlockError {
         length: u32,
     },
     /// A tuple's checksum does not fit.
-    #[error(
-        "block {block_id}, offset {offset}: tuple checksum {found:#010x}, expected {expected:#010x}"
-    )]
+    #[error("block {block_id}, offset {offset}: tuple checksum {found:#010x}, expected {expected:#010x}")]
     TupleChecksum {
         /// The wanted block.
         block_id: u32,

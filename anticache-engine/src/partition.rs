@@ -8,13 +8,13 @@
 //! 5. evicted tuples met: rolled back, the blocks are requested, the transaction waits; when the last block is merged it is ready and runs again;
 //! 6. no memory for another tuple: rolled back, cold tuples are evicted, it runs again.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
 
 use crate::anticache::AntiCache;
-use crate::anticache::eviction::Evicted;
-use crate::catalog::Catalog;
+use crate::anticache::eviction::Room;
+use crate::catalog::{Catalog, TableId};
 use crate::config::{AntiCaching, Config, Log};
 use crate::durability::command_log::CommandLog;
 use crate::error::StartError;
@@ -24,7 +24,7 @@ use crate::procedure::ProcedureSet;
 use crate::stats::{Counters, Gauges};
 use crate::storage::hash_index::hash_key;
 use crate::storage::table::{MemoryMeter, Table};
-use crate::storage::tuples::flag;
+use crate::storage::tuples::{TupleId, flag};
 use crate::storage::undo::{Change, UndoLog};
 use crate::txn::{Abort, Footprint, TxnContext, roll_back};
 
@@ -81,12 +81,24 @@ impl IoTag {
     }
 }
 
+/// One execution of a transaction.
+#[derive(Debug, Clone, Copy)]
+struct Invocation<'params> {
+    origin: Origin,
+    procedure: u16,
+    params: &'params [u8],
+    /// Executions before this one.
+    restarts: u32,
+}
+
 /// A transaction that waits for blocks, or is ready to run again.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     origin: Origin,
     procedure: u16,
     params: Vec<u8>,
+    /// Tuples that must stay in memory until it ran.
+    pub(crate) pinned: Vec<(TableId, TupleId)>,
     /// Blocks not merged yet.
     pub(crate) blocks_pending: u32,
     /// Why a block of it cannot be had.
@@ -108,10 +120,7 @@ impl Sampler {
     fn new(alpha: f64, seed: u64) -> Self {
         // 2^32 · α, so that α = 1 is "always" and α = 0 "never" exactly.
         let threshold = (alpha * (1u64 << 32) as f64) as u64;
-        Self {
-            state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
-            threshold,
-        }
+        Self { state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, threshold }
     }
 
     #[inline]
@@ -140,6 +149,8 @@ pub struct Partition {
     pub(crate) waiting: Vec<Option<Waiting>>,
     free_waiting: Vec<WaitingId>,
     pub(crate) ready: VecDeque<WaitingId>,
+    /// How many waiting transactions keep a tuple in memory; the tuple's flag says where it matters that some do.
+    pins: HashMap<(TableId, TupleId), u32>,
     pub(crate) counters: Counters,
     /// The first I/O error of the command log. It latches: nothing is acknowledged any more.
     failure: Option<String>,
@@ -158,24 +169,14 @@ impl Partition {
         directory: &Path,
     ) -> Result<Self, StartError> {
         let anticaching = config.anticaching != AntiCaching::Off;
-        let staging_bytes = if anticaching {
-            (config.buffers_per_partition() * config.eviction_block_bytes) as u64
-        } else {
-            0
-        };
+        let staging_bytes =
+            if anticaching { (config.buffers_per_partition() * config.eviction_block_bytes) as u64 } else { 0 };
         let budget_bytes = config.partition_budget_bytes();
         let mut meter = MemoryMeter::new(budget_bytes, staging_bytes);
         let tables: io::Result<Vec<_>> = catalog
             .tables()
             .iter()
-            .map(|def| {
-                Table::new(
-                    def.clone(),
-                    anticaching && def.evictable,
-                    budget_bytes,
-                    &mut meter,
-                )
-            })
+            .map(|def| Table::new(def.clone(), anticaching && def.evictable, budget_bytes, &mut meter))
             .collect();
         let tables = tables.map_err(StartError::system("reserve address space for tables"))?;
         let anticache = match config.anticaching {
@@ -189,8 +190,8 @@ impl Partition {
                     .map_err(StartError::system("create the command log"))?,
             ),
         };
-        let ring = IoRing::new((config.buffers_per_partition() + 2) as u32)
-            .map_err(StartError::system("set up disk I/O"))?;
+        let ring =
+            IoRing::new((config.buffers_per_partition() + 2) as u32).map_err(StartError::system("set up disk I/O"))?;
         Ok(Self {
             id,
             procedures,
@@ -207,6 +208,7 @@ impl Partition {
             waiting: Vec::new(),
             free_waiting: Vec::new(),
             ready: VecDeque::new(),
+            pins: HashMap::new(),
             counters: Counters::default(),
             failure: None,
         })
@@ -256,12 +258,9 @@ impl Partition {
         for window in requests.chunks(PREFETCH_WINDOW) {
             self.prefetch(input, window);
             for request in window {
-                let origin = Origin {
-                    connection,
-                    epoch,
-                    token: request.token,
-                };
-                self.run(origin, request.procedure, request.params(input), 0, sink);
+                let origin = Origin { connection, epoch, token: request.token };
+                let params = request.params(input);
+                self.run(Invocation { origin, procedure: request.procedure, params, restarts: 0 }, sink);
             }
         }
     }
@@ -294,33 +293,20 @@ impl Partition {
         }
     }
 
+    /// Answers with a status and a reason.
+    fn refuse<S: ReplySink>(&mut self, origin: Origin, reason: &str, sink: &mut S) {
+        self.counters.failed += 1;
+        write_reply(sink.buffer(origin.connection, origin.epoch), origin.token, Status::Failed, reason.as_bytes());
+    }
+
     /// Runs one transaction (the steps at the top of this module).
-    fn run<S: ReplySink>(
-        &mut self,
-        origin: Origin,
-        procedure_number: u16,
-        params: &[u8],
-        restarts: u32,
-        sink: &mut S,
-    ) {
-        if let Some(failure) = &self.failure {
-            self.counters.failed += 1;
-            return write_reply(
-                sink.buffer(origin.connection, origin.epoch),
-                origin.token,
-                Status::Failed,
-                failure.as_bytes(),
-            );
+    fn run<S: ReplySink>(&mut self, invocation: Invocation<'_>, sink: &mut S) {
+        let origin = invocation.origin;
+        if let Some(failure) = self.failure.clone() {
+            return self.refuse(origin, &failure, sink);
         }
-        let Some(procedure) = self.procedures.get(procedure_number) else {
-            let reason = format!("no procedure has the number {procedure_number}");
-            self.counters.failed += 1;
-            return write_reply(
-                sink.buffer(origin.connection, origin.epoch),
-                origin.token,
-                Status::Failed,
-                reason.as_bytes(),
-            );
+        let Some(procedure) = self.procedures.get(invocation.procedure) else {
+            return self.refuse(origin, &format!("no procedure has the number {}", invocation.procedure), sink);
         };
         let sampled = self.sampler.choose();
         let out = sink.buffer(origin.connection, origin.epoch);
@@ -336,49 +322,39 @@ impl Partition {
             unsynced_seen: 0,
             unsynced_deletes: self.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
         };
-        let outcome = procedure.execute(&mut txn, params);
+        let outcome = procedure.execute(&mut txn, invocation.params);
         let unsynced_seen = txn.unsynced_seen;
         match outcome {
             Ok(()) => {
                 self.counters.sampled += u64::from(sampled);
-                self.commit(origin, procedure_number, params, unsynced_seen, out, start);
+                self.commit(invocation, unsynced_seen, out, start);
             }
             Err(Abort::User(reason)) => {
                 self.undo_changes();
                 self.counters.aborted += 1;
                 out.truncate(start);
-                if unsynced_seen == 0 {
-                    write_reply(out, origin.token, Status::Aborted, reason.as_bytes());
-                } else if let Some(log) = &mut self.log {
-                    let mut frame = Vec::new();
-                    write_reply(&mut frame, origin.token, Status::Aborted, reason.as_bytes());
-                    log.hold(unsynced_seen, origin, &frame);
+                write_reply(out, origin.token, Status::Aborted, reason.as_bytes());
+                if let Some(log) = self.log.as_mut().filter(|_| unsynced_seen != 0) {
+                    log.hold(unsynced_seen, origin, &out[start..]);
+                    out.truncate(start);
                 }
             }
             Err(Abort::Evicted) => {
                 out.truncate(start);
                 self.undo_changes();
-                self.end_pre_pass(origin, procedure_number, params, restarts, sink);
+                self.end_pre_pass(invocation, sink);
             }
-            Err(Abort::NeedMemory) => {
+            Err(Abort::NeedMemory(table)) => {
                 out.truncate(start);
                 self.undo_changes();
-                self.evict_and_rerun(origin, procedure_number, params, restarts, sink);
+                self.make_room_and_rerun(usize::from(table), invocation, sink);
             }
         }
     }
 
     /// Step 3. Logs what wrote, marks its tuples, and sends or holds the reply.
     #[inline]
-    fn commit(
-        &mut self,
-        origin: Origin,
-        procedure: u16,
-        params: &[u8],
-        unsynced_seen: u8,
-        out: &mut Vec<u8>,
-        start: usize,
-    ) {
+    fn commit(&mut self, invocation: Invocation<'_>, unsynced_seen: u8, out: &mut Vec<u8>, start: usize) {
         self.counters.committed += 1;
         finish_reply(out, start, Status::Committed);
         let wrote = !self.undo.is_empty();
@@ -387,7 +363,7 @@ impl Partition {
             return;
         };
         if wrote {
-            let mark = log.append(procedure, params);
+            let mark = log.append(invocation.procedure, invocation.params);
             for change in self.undo.changes() {
                 match *change {
                     Change::Update { table, tuple, .. } | Change::Insert { table, tuple } => {
@@ -403,69 +379,51 @@ impl Partition {
                 }
             }
             self.undo.clear();
-            log.hold(0, origin, &out[start..]);
-        } else {
-            log.hold(unsynced_seen, origin, &out[start..]);
         }
+        log.hold(if wrote { 0 } else { unsynced_seen }, invocation.origin, &out[start..]);
         out.truncate(start);
     }
 
     fn undo_changes(&mut self) {
         if !self.undo.is_empty() {
             let log = &mut self.log;
-            roll_back(
-                &mut self.tables,
-                &mut self.undo,
-                &mut self.meter,
-                |table, tuple, flags| {
-                    if let Some(log) = log {
-                        log.moved(table, tuple, flags);
-                    }
-                },
-            );
+            roll_back(&mut self.tables, &mut self.undo, &mut self.meter, |table, tuple, flags| {
+                if let Some(log) = log {
+                    log.moved(table, tuple, flags);
+                }
+            });
         }
     }
 
-    /// Step 5. Makes what the pre-pass touched in memory the hottest, requests the blocks and lets the transaction wait.
-    fn end_pre_pass<S: ReplySink>(
-        &mut self,
-        origin: Origin,
-        procedure: u16,
-        params: &[u8],
-        restarts: u32,
-        sink: &mut S,
-    ) {
+    /// Step 5. Makes what the pre-pass touched in memory the hottest and pins it, requests the blocks and lets the transaction wait.
+    fn end_pre_pass<S: ReplySink>(&mut self, invocation: Invocation<'_>, sink: &mut S) {
+        let Invocation { origin, procedure, params, restarts } = invocation;
         if restarts >= MAX_RESTARTS {
             let reason = format!(
                 "given up after {restarts} restarts: its evicted tuples do not stay in memory together; the budget is {} bytes",
                 self.meter.budget_bytes()
             );
-            self.counters.failed += 1;
-            return write_reply(
-                sink.buffer(origin.connection, origin.epoch),
-                origin.token,
-                Status::Failed,
-                reason.as_bytes(),
-            );
+            return self.refuse(origin, &reason, sink);
         }
         self.counters.restarted += 1;
-        for &(table, tuple) in &self.footprint.resident {
-            if self.tables[usize::from(table)].tuples().is_live(tuple) {
-                self.tables[usize::from(table)].touch(tuple);
-            }
-        }
-        let waiting = Waiting {
+        let id = self.park(Waiting {
             origin,
             procedure,
             params: params.to_vec(),
+            pinned: Vec::new(),
             blocks_pending: 0,
             problem: None,
             restarts: restarts + 1,
-        };
-        let id = self.park(waiting);
-        let wanted = std::mem::take(&mut self.footprint.evicted);
-        self.request_fetches(id, &wanted);
-        self.footprint.evicted = wanted;
+        });
+        let footprint = std::mem::take(&mut self.footprint);
+        for &(table, tuple) in &footprint.resident {
+            if self.tables[usize::from(table)].tuples().is_live(tuple) {
+                self.tables[usize::from(table)].touch(tuple);
+                self.pin(id, table, tuple);
+            }
+        }
+        self.request_fetches(id, &footprint.evicted);
+        self.footprint = footprint;
     }
 
     fn park(&mut self, waiting: Waiting) -> WaitingId {
@@ -477,49 +435,75 @@ impl Partition {
         self.waiting.len() - 1
     }
 
-    /// Step 6. Waits for an eviction's write when every buffer is on its way to disk.
-    fn evict_and_rerun<S: ReplySink>(
-        &mut self,
-        origin: Origin,
-        procedure: u16,
-        params: &[u8],
-        restarts: u32,
-        sink: &mut S,
-    ) {
-        let reason = if restarts >= MAX_RESTARTS {
+    /// Keeps a tuple in memory until a waiting transaction ran.
+    pub(crate) fn pin(&mut self, waiter: WaitingId, table: TableId, tuple: TupleId) {
+        let Some(waiting) = &mut self.waiting[waiter] else { return };
+        waiting.pinned.push((table, tuple));
+        *self.pins.entry((table, tuple)).or_insert(0) += 1;
+        let tuples = self.tables[usize::from(table)].tuples_mut();
+        let flags = tuples.flags(tuple) | flag::PINNED;
+        tuples.set_flags(tuple, flags);
+    }
+
+    fn unpin(&mut self, pinned: &[(TableId, TupleId)]) {
+        for pin in pinned {
+            let Some(count) = self.pins.get_mut(pin) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.pins.remove(pin);
+                let tuples = self.tables[usize::from(pin.0)].tuples_mut();
+                if tuples.is_live(pin.1) {
+                    let flags = tuples.flags(pin.1) & !flag::PINNED;
+                    tuples.set_flags(pin.1, flags);
+                }
+            }
+        }
+    }
+
+    /// Gives up all pins, when they leave no room for a block that somebody waits for; false when there are none. Transactions whose tuples
+    /// are evicted again are restarted again, which is bounded.
+    pub(crate) fn unpin_all(&mut self) -> bool {
+        let waiting = self.waiting.iter_mut().flatten();
+        let all: Vec<_> = waiting.flat_map(|waiting| std::mem::take(&mut waiting.pinned)).collect();
+        self.unpin(&all);
+        !all.is_empty()
+    }
+
+    /// Step 6. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
+    fn make_room_and_rerun<S: ReplySink>(&mut self, table: usize, invocation: Invocation<'_>, sink: &mut S) {
+        // The slots that it had filled are free again: it needs more than those. Twice as many, so that a large transaction fits soon.
+        let wanted = 2 * self.tables[table].tuples().free_slots() + 1;
+        let reason = if invocation.restarts >= MAX_RESTARTS {
             Some("the transaction's own tuples do not fit")
         } else {
-            match self.evict() {
-                Evicted::Blocks(_) => None,
-                Evicted::NoBuffer => {
-                    self.stall_for_write(sink);
+            match self.make_room(table, wanted) {
+                Room::Made => None,
+                Room::Wait => {
+                    self.stall(sink);
                     None
                 }
-                Evicted::Nothing => Some("nothing can be evicted"),
+                Room::Nothing => Some("nothing can be evicted"),
             }
         };
         match reason {
-            None => self.run(origin, procedure, params, restarts + 1, sink),
+            None => self.run(Invocation { restarts: invocation.restarts + 1, ..invocation }, sink),
             Some(reason) => {
-                let reason = format!(
-                    "memory budget of {} bytes is used up and {reason}",
-                    self.meter.budget_bytes()
-                );
-                self.counters.failed += 1;
-                write_reply(
-                    sink.buffer(origin.connection, origin.epoch),
-                    origin.token,
-                    Status::Failed,
-                    reason.as_bytes(),
+                let budget_bytes = self.meter.budget_bytes();
+                self.refuse(
+                    invocation.origin,
+                    &format!("memory budget of {budget_bytes} bytes is used up and {reason}"),
+                    sink,
                 );
             }
         }
     }
 
-    fn stall_for_write<S: ReplySink>(&mut self, sink: &mut S) {
+    /// Waits for the disk, in the middle of everything.
+    fn stall<S: ReplySink>(&mut self, sink: &mut S) {
         let started = std::time::Instant::now();
+        let flushed = self.flush_log();
         let mut completions = std::mem::take(&mut self.completions);
-        if let Err(error) = self.ring.wait(&mut completions) {
+        if let Err(error) = flushed.and_then(|()| self.ring.wait(&mut completions)) {
             self.fail(format!("disk I/O: {error}"), sink);
         }
         for completion in completions.drain(..) {
@@ -528,6 +512,13 @@ impl Partition {
         self.completions = completions;
         self.counters.eviction_stalls += 1;
         self.counters.eviction_stall_us += started.elapsed().as_micros() as u64;
+    }
+
+    fn flush_log(&mut self) -> io::Result<()> {
+        match &mut self.log {
+            Some(log) if self.failure.is_none() => log.flush(&mut self.ring, IoTag::Log.pack()),
+            _ => Ok(()),
+        }
     }
 
     /// Everything between transactions: completed I/O, merges, transactions that became ready, eviction, fetches, group commit. Never waits for
@@ -543,11 +534,7 @@ impl Partition {
         self.run_ready(sink);
         self.keep_budget();
         self.start_fetches();
-        let flushed = match &mut self.log {
-            Some(log) => log.flush(&mut self.ring, IoTag::Log.pack()),
-            None => Ok(()),
-        };
-        if let Err(error) = flushed.and_then(|()| self.ring.submit()) {
+        if let Err(error) = self.flush_log().and_then(|()| self.ring.submit()) {
             self.fail(error.to_string(), sink);
         }
     }
@@ -565,11 +552,7 @@ impl Partition {
             return self.fail(format!("command log: {error}"), sink);
         }
         let Some(log) = &mut self.log else { return };
-        let Some((group, mark)) = completion
-            .buffers
-            .pop()
-            .and_then(|buffer| log.complete(buffer))
-        else {
+        let Some((group, mark)) = completion.buffers.pop().and_then(|buffer| log.complete(buffer)) else {
             return;
         };
         for &(table, tuple) in &group.marked {
@@ -581,8 +564,7 @@ impl Partition {
         }
         debug_assert_eq!(mark & !flag::UNSYNCED, 0);
         for (origin, frame) in group.replies() {
-            sink.buffer(origin.connection, origin.epoch)
-                .extend_from_slice(frame);
+            sink.buffer(origin.connection, origin.epoch).extend_from_slice(frame);
         }
         log.recycle(group);
     }
@@ -613,24 +595,11 @@ impl Partition {
                 continue;
             };
             self.free_waiting.push(id);
-            match waiting.problem {
-                None => self.run(
-                    waiting.origin,
-                    waiting.procedure,
-                    &waiting.params,
-                    waiting.restarts,
-                    sink,
-                ),
-                Some(problem) => {
-                    self.counters.failed += 1;
-                    let out = sink.buffer(waiting.origin.connection, waiting.origin.epoch);
-                    write_reply(
-                        out,
-                        waiting.origin.token,
-                        Status::Failed,
-                        problem.as_bytes(),
-                    );
-                }
+            self.unpin(&waiting.pinned);
+            let Waiting { origin, procedure, ref params, restarts, .. } = waiting;
+            match &waiting.problem {
+                None => self.run(Invocation { origin, procedure, params, restarts }, sink),
+                Some(problem) => self.refuse(origin, problem, sink),
             }
         }
     }
@@ -642,8 +611,7 @@ impl Partition {
 
     /// Gauges now.
     pub fn gauges(&self) -> Gauges {
-        let sum =
-            |each: fn(&Table) -> usize| self.tables.iter().map(|table| each(table) as u64).sum();
+        let sum = |each: fn(&Table) -> usize| self.tables.iter().map(|table| each(table) as u64).sum();
         let blocks = self.anticache.as_ref().map(|anticache| &anticache.blocks);
         let staging = self.anticache.as_ref().map_or(0, AntiCache::staging_bytes);
         Gauges {
@@ -651,9 +619,7 @@ impl Partition {
             tuples_evicted: self.tables.iter().map(|table| table.evicted().live()).sum(),
             blocks_live: blocks.map_or(0, |blocks| blocks.live() as u64),
             blocks_high_water: blocks.map_or(0, |blocks| blocks.high_water() as u64),
-            block_holes: blocks.map_or(0, |blocks| {
-                blocks.iter().map(|block| u64::from(block.holes)).sum()
-            }),
+            block_holes: blocks.map_or(0, |blocks| blocks.iter().map(|block| u64::from(block.holes)).sum()),
             waiting: (self.waiting.len() - self.free_waiting.len()) as u64,
             log_groups: self.log.as_ref().map_or(0, |log| log.groups_written),
             log_bytes: self.log.as_ref().map_or(0, |log| log.bytes_written),
@@ -670,10 +636,7 @@ impl Partition {
     /// Counters and gauges as one JSON object.
     pub fn stats(&self) -> serde_json::Map<String, serde_json::Value> {
         let mut all = serde_json::Map::new();
-        for part in [
-            serde_json::to_value(self.counters),
-            serde_json::to_value(self.gauges()),
-        ] {
+        for part in [serde_json::to_value(self.counters), serde_json::to_value(self.gauges())] {
             if let Ok(serde_json::Value::Object(part)) = part {
                 all.extend(part);
             }

@@ -98,16 +98,9 @@ pub fn add_up(
             into.entry(key).or_insert_with(|| value.clone());
             continue;
         };
-        let sum = into
-            .get(key)
-            .and_then(serde_json::Value::as_u64)
-            .unwrap_or(0);
+        let sum = into.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
         // A maximum over partitions is their maximum, everything else is their sum.
-        let combined = if key.ends_with("_max") {
-            sum.max(number)
-        } else {
-            sum + number
-        };
+        let combined = if key.ends_with("_max") { sum.max(number) } else { sum + number };
         into.insert(key.clone(), combined.into());
     }
 }

@@ -18,8 +18,8 @@ use crate::storage::undo::{Change, UndoLog};
 pub enum Abort {
     /// It needs evicted tuples: the pre-pass is over.
     Evicted,
-    /// Another tuple does not fit in the memory budget until something is evicted.
-    NeedMemory,
+    /// Another tuple of this table does not fit in the memory budget until something is evicted.
+    NeedMemory(TableId),
     /// The procedure's own decision (a missing key, a rollback that the benchmark asks for, bad parameters).
     User(Cow<'static, str>),
 }
@@ -43,7 +43,7 @@ pub struct TupleRef {
 pub struct Footprint {
     /// Evicted tuples looked up.
     pub evicted: Vec<(TableId, EvictedId)>,
-    /// Tuples in memory looked up, so that a pre-pass can make them the hottest.
+    /// Tuples in memory looked up, so that a pre-pass can make them the hottest and pin them.
     pub resident: Vec<(TableId, TupleId)>,
 }
 
@@ -84,10 +84,11 @@ impl TxnContext<'_> {
         match found {
             Found::Resident(id) => {
                 self.unsynced_seen |= stored.tuples().flags(id) & flag::UNSYNCED;
-                if self.sampled {
-                    stored.touch(id);
-                } else if stored.chain().is_some() {
+                if stored.chain().is_some() {
                     self.footprint.resident.push((table, id));
+                    if self.sampled {
+                        stored.touch(id);
+                    }
                 }
             }
             Found::Evicted(id) => self.footprint.evicted.push((table, id)),
@@ -117,14 +118,9 @@ impl TxnContext<'_> {
     /// # Errors
     /// As [`TxnContext::row`].
     #[inline]
-    pub fn reply_with_row(
-        &mut self,
-        tuple: TupleRef,
-        columns: std::ops::Range<usize>,
-    ) -> Result<(), Abort> {
+    pub fn reply_with_row(&mut self, tuple: TupleRef, columns: std::ops::Range<usize>) -> Result<(), Abort> {
         let id = self.resident(tuple)?;
-        self.reply
-            .extend_from_slice(&self.tables[usize::from(tuple.table)].tuples().row(id)[columns]);
+        self.reply.extend_from_slice(&self.tables[usize::from(tuple.table)].tuples().row(id)[columns]);
         Ok(())
     }
 
@@ -180,9 +176,7 @@ impl TxnContext<'_> {
         if stored.find(hash, stored.def().key(row)).is_some() {
             return Err(Abort::user("duplicate key"));
         }
-        let tuple = stored
-            .insert(hash, row, self.meter)
-            .map_err(|NeedMemory| Abort::NeedMemory)?;
+        let tuple = stored.insert(hash, row, self.meter).map_err(|NeedMemory| Abort::NeedMemory(table))?;
         self.undo.push(Change::Insert { table, tuple });
         Ok(())
     }
@@ -195,21 +189,10 @@ impl TxnContext<'_> {
         let id = self.resident(tuple)?;
         let table = &mut self.tables[usize::from(tuple.table)];
         let row = table.tuples().row(id);
-        let (image, len, flags) = (
-            self.undo.keep(row),
-            row.len() as u32,
-            table.tuples().flags(id),
-        );
+        let (image, len, flags) = (self.undo.keep(row), row.len() as u32, table.tuples().flags(id));
         table.remove(id);
-        self.footprint
-            .resident
-            .retain(|&entry| entry != (tuple.table, id));
-        self.undo.push(Change::Delete {
-            table: tuple.table,
-            image,
-            len,
-            flags,
-        });
+        self.footprint.resident.retain(|&entry| entry != (tuple.table, id));
+        self.undo.push(Change::Delete { table: tuple.table, image, len, flags });
         Ok(())
     }
 }
@@ -224,30 +207,17 @@ pub(crate) fn roll_back(
 ) {
     while let Some(change) = undo.pop() {
         match change {
-            Change::Update {
-                table,
-                tuple,
-                offset,
-                len,
-                image,
-            } => {
+            Change::Update { table, tuple, offset, len, image } => {
                 let before = undo.image(image, len);
                 let row = tables[usize::from(table)].tuples_mut().row_mut(tuple);
                 row[offset as usize..][..len as usize].copy_from_slice(before);
             }
             Change::Insert { table, tuple } => tables[usize::from(table)].remove(tuple),
-            Change::Delete {
-                table,
-                image,
-                len,
-                flags,
-            } => {
+            Change::Delete { table, image, len, flags } => {
                 let row = undo.image(image, len);
                 let stored = &mut tables[usize::from(table)];
                 let hash = hash_key(stored.def().key(row));
-                let tuple = stored
-                    .insert(hash, row, meter)
-                    .expect("the slot that the deletion freed is free again");
+                let tuple = stored.insert(hash, row, meter).expect("the slot that the deletion freed is free again");
                 stored.tuples_mut().set_flags(tuple, flags);
                 if flags & flag::UNSYNCED != 0 {
                     moved(table, tuple, flags);

@@ -66,12 +66,7 @@ pub struct BlockBuilder {
 impl BlockBuilder {
     /// Starts a block in `buffer`, whose length is the block size.
     pub fn new(identity: BlockIdentity, buffer: AlignedBuf) -> Self {
-        Self {
-            identity,
-            buffer,
-            used: BLOCK_HEADER_BYTES,
-            tuples: 0,
-        }
+        Self { identity, buffer, used: BLOCK_HEADER_BYTES, tuples: 0 }
     }
 
     /// Rows of `row_bytes` that fit in a block of `block_bytes`.
@@ -146,25 +141,14 @@ impl<'block> BlockView<'block> {
     /// [`BlockError::Header`] or [`BlockError::HeaderChecksum`].
     pub fn open(identity: BlockIdentity, bytes: &'block [u8]) -> Result<Self, BlockError> {
         let block_id = identity.block_id;
-        let wrong = |found: String, expected: String| BlockError::Header {
-            block_id,
-            found,
-            expected,
-        };
+        let wrong = |found: String, expected: String| BlockError::Header { block_id, found, expected };
         if bytes.len() < BLOCK_HEADER_BYTES {
-            return Err(wrong(
-                format!("{} bytes", bytes.len()),
-                format!("at least {BLOCK_HEADER_BYTES} bytes"),
-            ));
+            return Err(wrong(format!("{} bytes", bytes.len()), format!("at least {BLOCK_HEADER_BYTES} bytes")));
         }
         let expected = crc32c::crc32c(&bytes[..60]);
         let found = u32_at(bytes, 60);
         if found != expected {
-            return Err(BlockError::HeaderChecksum {
-                block_id,
-                found,
-                expected,
-            });
+            return Err(BlockError::HeaderChecksum { block_id, found, expected });
         }
         if bytes[0..4] != MAGIC || bytes[4..6] != VERSION.to_le_bytes() {
             return Err(wrong(
@@ -185,17 +169,9 @@ impl<'block> BlockView<'block> {
         }
         let used = u32_at(bytes, 24) as usize;
         if !(BLOCK_HEADER_BYTES..=bytes.len()).contains(&used) {
-            return Err(wrong(
-                format!("{used} bytes used"),
-                format!("at most {}", bytes.len()),
-            ));
+            return Err(wrong(format!("{used} bytes used"), format!("at most {}", bytes.len())));
         }
-        Ok(Self {
-            identity,
-            bytes,
-            used,
-            tuples: u32_at(bytes, 12),
-        })
+        Ok(Self { identity, bytes, used, tuples: u32_at(bytes, 12) })
     }
 
     /// Tuples that were put into the block, holes included.
@@ -211,33 +187,18 @@ impl<'block> BlockView<'block> {
         let block_id = self.identity.block_id;
         let start = offset as usize + TUPLE_PREFIX_BYTES;
         if start > self.used || (offset as usize) < BLOCK_HEADER_BYTES {
-            return Err(BlockError::TupleBounds {
-                block_id,
-                offset,
-                length: 0,
-            });
+            return Err(BlockError::TupleBounds { block_id, offset, length: 0 });
         }
         let length = u32_at(self.bytes, offset as usize);
-        let end = start
-            .checked_add(length as usize)
-            .filter(|&end| end <= self.used && length as usize == row_bytes);
+        let end = start.checked_add(length as usize).filter(|&end| end <= self.used && length as usize == row_bytes);
         let Some(end) = end else {
-            return Err(BlockError::TupleBounds {
-                block_id,
-                offset,
-                length,
-            });
+            return Err(BlockError::TupleBounds { block_id, offset, length });
         };
         let row = &self.bytes[start..end];
         let expected = self.identity.tuple_checksum(offset, row);
         let found = u32_at(self.bytes, offset as usize + 4);
         if found != expected {
-            return Err(BlockError::TupleChecksum {
-                block_id,
-                offset,
-                found,
-                expected,
-            });
+            return Err(BlockError::TupleChecksum { block_id, offset, found, expected });
         }
         Ok(row)
     }
@@ -272,12 +233,7 @@ mod tests {
     use super::*;
     use crate::io::aligned_buf;
 
-    const IDENTITY: BlockIdentity = BlockIdentity {
-        partition: 3,
-        block_id: 17,
-        table: 2,
-        created_us: 1_234_567,
-    };
+    const IDENTITY: BlockIdentity = BlockIdentity { partition: 3, block_id: 17, table: 2, created_us: 1_234_567 };
 
     fn build(rows: &[Vec<u8>]) -> (AlignedBuf, Vec<u32>) {
         let mut builder = BlockBuilder::new(IDENTITY, aligned_buf(8192));
@@ -286,13 +242,9 @@ mod tests {
     }
 
     /// Rows of one length, as in a table.
-    fn rows(
-        bytes: std::ops::Range<usize>,
-        count: std::ops::Range<usize>,
-    ) -> impl Strategy<Value = Vec<Vec<u8>>> {
-        bytes.prop_flat_map(move |bytes| {
-            prop::collection::vec(prop::collection::vec(any::<u8>(), bytes), count.clone())
-        })
+    fn rows(bytes: std::ops::Range<usize>, count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Vec<u8>>> {
+        bytes
+            .prop_flat_map(move |bytes| prop::collection::vec(prop::collection::vec(any::<u8>(), bytes), count.clone()))
     }
 
     proptest! {
@@ -339,22 +291,10 @@ mod tests {
     fn a_block_of_another_life_is_refused() {
         let (block, offsets) = build(&[b"row".to_vec()]);
         for other in [
-            BlockIdentity {
-                block_id: 18,
-                ..IDENTITY
-            },
-            BlockIdentity {
-                created_us: 1,
-                ..IDENTITY
-            },
-            BlockIdentity {
-                table: 3,
-                ..IDENTITY
-            },
-            BlockIdentity {
-                partition: 0,
-                ..IDENTITY
-            },
+            BlockIdentity { block_id: 18, ..IDENTITY },
+            BlockIdentity { created_us: 1, ..IDENTITY },
+            BlockIdentity { table: 3, ..IDENTITY },
+            BlockIdentity { partition: 0, ..IDENTITY },
         ] {
             let error = BlockView::open(other, &block).unwrap_err();
             assert!(matches!(error, BlockError::Header { .. }), "{error}");

@@ -57,12 +57,7 @@ impl BlockTable {
     /// # Errors
     /// As [`open_direct`].
     pub fn create(path: &Path, block_bytes: usize) -> io::Result<Self> {
-        Ok(Self {
-            file: Arc::new(open_direct(path)?),
-            block_bytes,
-            blocks: Vec::new(),
-            free: BTreeSet::new(),
-        })
+        Ok(Self { file: Arc::new(open_direct(path)?), block_bytes, blocks: Vec::new(), free: BTreeSet::new() })
     }
 
     /// The file, for reads and writes.
@@ -89,11 +84,8 @@ impl BlockTable {
     pub fn take_ids(&mut self, count: usize) -> Vec<u32> {
         let ids = self.free_run(count).unwrap_or_else(|| {
             // Free ids without a run long enough: use them up only when they pile up, otherwise append a run at the end.
-            let scattered: Vec<u32> = if self.free.len() >= 4 * count {
-                self.free.iter().copied().take(count).collect()
-            } else {
-                Vec::new()
-            };
+            let scattered: Vec<u32> =
+                if self.free.len() >= 4 * count { self.free.iter().copied().take(count).collect() } else { Vec::new() };
             if scattered.len() == count {
                 return scattered;
             }
@@ -138,9 +130,7 @@ impl BlockTable {
     /// # Panics
     /// If it does not exist: the Evicted Table refers only to blocks that do.
     pub fn get(&self, block_id: u32) -> &BlockState {
-        self.blocks[block_id as usize]
-            .as_ref()
-            .expect("a block that the Evicted Table refers to")
+        self.blocks[block_id as usize].as_ref().expect("a block that the Evicted Table refers to")
     }
 
     /// A block, to change its state.
@@ -148,9 +138,7 @@ impl BlockTable {
     /// # Panics
     /// As [`BlockTable::get`].
     pub fn get_mut(&mut self, block_id: u32) -> &mut BlockState {
-        self.blocks[block_id as usize]
-            .as_mut()
-            .expect("a block that the Evicted Table refers to")
+        self.blocks[block_id as usize].as_mut().expect("a block that the Evicted Table refers to")
     }
 
     /// Deletes a block; its id can be used again, at once or, while it is still being written, when the write ended
@@ -183,18 +171,8 @@ mod tests {
     use super::*;
 
     fn state(block_id: u32) -> BlockState {
-        let identity = BlockIdentity {
-            partition: 0,
-            block_id,
-            table: 0,
-            created_us: 1,
-        };
-        BlockState {
-            identity,
-            tuples: 1,
-            holes: 0,
-            place: Place::Stored,
-        }
+        let identity = BlockIdentity { partition: 0, block_id, table: 0, created_us: 1 };
+        BlockState { identity, tuples: 1, holes: 0, place: Place::Stored }
     }
 
     #[test]
@@ -222,16 +200,7 @@ mod tests {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let mut table = BlockTable::create(&dir.path().join("blocks"), 4096).unwrap();
         let id = table.take_ids(1)[0];
-        table.insert(
-            id,
-            BlockState {
-                place: Place::Writing {
-                    operation: 0,
-                    index: 0,
-                },
-                ..state(id)
-            },
-        );
+        table.insert(id, BlockState { place: Place::Writing { operation: 0, index: 0 }, ..state(id) });
         table.remove(id);
         assert_eq!(table.take_ids(1), [1]);
         table.write_ended(id, Place::Stored);

@@ -12,11 +12,7 @@ pub struct LruChain {
 
 impl Default for LruChain {
     fn default() -> Self {
-        Self {
-            head: NO_TUPLE,
-            tail: NO_TUPLE,
-            len: 0,
-        }
+        Self { head: NO_TUPLE, tail: NO_TUPLE, len: 0 }
     }
 }
 

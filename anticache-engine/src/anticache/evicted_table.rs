@@ -65,8 +65,7 @@ impl EvictedTable {
             self.free_head = self.locations.as_slice()[id as usize] as u32;
             id
         };
-        self.locations.as_mut_slice()[id as usize] =
-            u64::from(location.block_id) << 32 | u64::from(location.offset);
+        self.locations.as_mut_slice()[id as usize] = u64::from(location.block_id) << 32 | u64::from(location.offset);
         let start = id as usize * self.key_bytes;
         self.keys.as_mut_slice()[start..start + self.key_bytes].copy_from_slice(key);
         self.live += 1;
@@ -77,10 +76,7 @@ impl EvictedTable {
     #[inline]
     pub fn location(&self, id: EvictedId) -> Location {
         let packed = self.locations.as_slice()[id as usize];
-        Location {
-            block_id: (packed >> 32) as u32,
-            offset: packed as u32,
-        }
+        Location { block_id: (packed >> 32) as u32, offset: packed as u32 }
     }
 
     /// Its key.
@@ -104,16 +100,10 @@ mod tests {
     #[test]
     fn entries_are_found_and_reused() {
         let mut table = EvictedTable::new(3, 100).unwrap();
-        let location = |n: u32| Location {
-            block_id: n,
-            offset: n.wrapping_mul(10),
-        };
+        let location = |n: u32| Location { block_id: n, offset: n.wrapping_mul(10) };
         let a = table.insert(location(1), b"aaa");
         let b = table.insert(location(u32::MAX), b"bbb".as_slice());
-        assert_eq!(
-            (table.location(a), table.key(a)),
-            (location(1), b"aaa".as_slice())
-        );
+        assert_eq!((table.location(a), table.key(a)), (location(1), b"aaa".as_slice()));
         assert_eq!(table.location(b).block_id, u32::MAX);
         table.remove(a);
         assert_eq!((table.live(), table.insert(location(3), b"ccc")), (1, a));

@@ -25,47 +25,55 @@ const LOW_WATER_SLOTS: u64 = 64;
 pub enum Evicted {
     /// It evicted so many blocks.
     Blocks(usize),
-    /// All buffers are in use: wait for a write.
-    NoBuffer,
+    /// All buffers are in use, or the tuples' last writes are not durable: wait for the disk.
+    Wait,
     /// No table has a tuple that may be evicted, or anti-caching is off.
     Nothing,
 }
 
-/// Divides `blocks` among tables in inverse proportion to their accesses; only tables with something to evict get any.
-///
-/// Largest remainders get the blocks that rounding leaves over; ties go to the table with more tuples, then to the first.
-pub fn shares(accesses_and_tuples: &[(u64, u64)], blocks: usize) -> Vec<usize> {
-    let weight = |&(accesses, tuples): &(u64, u64)| {
-        if tuples == 0 {
-            0.0
-        } else {
-            1.0 / (accesses as f64 + 1.0)
-        }
-    };
-    let total: f64 = accesses_and_tuples.iter().map(weight).sum();
+/// Whether there is room for more tuples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// There is.
+    Made,
+    /// Not before the disk has done something.
+    Wait,
+    /// Nothing is left that may be evicted.
+    Nothing,
+}
+
+/// A table's part in the division of blocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Share {
+    /// Tuples looked up since the last eviction.
+    pub accesses: u64,
+    /// Whether it has anything to evict.
+    pub evictable: bool,
+    /// What rounding left over at earlier evictions, in blocks; updated.
+    pub credit: f64,
+    /// Blocks to evict now; set.
+    pub blocks: usize,
+}
+
+/// Divides `blocks` among the evictable tables in inverse proportion to their accesses. Whole blocks cannot be divided, so each table keeps
+/// its fraction as credit for the next eviction: over time the proportion holds, and no table is drained because it is merely second.
+pub fn divide(shares: &mut [Share], blocks: usize) {
+    let weight = |share: &Share| if share.evictable { 1.0 / (share.accesses as f64 + 1.0) } else { 0.0 };
+    let total: f64 = shares.iter().map(weight).sum();
     if total == 0.0 {
-        return vec![0; accesses_and_tuples.len()];
+        return;
     }
-    let exact: Vec<f64> = accesses_and_tuples
-        .iter()
-        .map(|table| weight(table) / total * blocks as f64)
-        .collect();
-    let mut shares: Vec<usize> = exact.iter().map(|share| share.floor() as usize).collect();
-    let mut order: Vec<usize> = (0..exact.len())
-        .filter(|&table| accesses_and_tuples[table].1 > 0)
-        .collect();
-    order.sort_by(|&a, &b| {
-        let remainder = |table: usize| exact[table] - exact[table].floor();
-        remainder(b)
-            .total_cmp(&remainder(a))
-            .then(accesses_and_tuples[b].1.cmp(&accesses_and_tuples[a].1))
-            .then(a.cmp(&b))
-    });
-    let left_over = blocks - shares.iter().sum::<usize>();
-    for &table in order.iter().cycle().take(left_over) {
-        shares[table] += 1;
+    for _ in 0..blocks {
+        for share in shares.iter_mut() {
+            share.credit += weight(share) / total;
+        }
+        let best =
+            shares.iter_mut().filter(|share| share.evictable).reduce(|a, b| if b.credit > a.credit { b } else { a });
+        if let Some(best) = best {
+            best.credit -= 1.0;
+            best.blocks += 1;
+        }
     }
-    shares
 }
 
 impl Partition {
@@ -74,48 +82,50 @@ impl Partition {
         let Some(anticache) = &self.anticache else {
             return Evicted::Nothing;
         };
-        let count = anticache
-            .blocks_per_eviction
-            .min(anticache.buffers.available());
+        let count = anticache.blocks_per_eviction.min(anticache.buffers.available());
         if count == 0 || !self.ring.has_room() {
-            return Evicted::NoBuffer;
+            return Evicted::Wait;
         }
         let started = Instant::now();
-        let accesses_and_tuples: Vec<_> = self
+        let mut shares: Vec<Share> = self
             .tables
             .iter()
-            .map(|table| {
-                (
-                    table.accesses_since_eviction,
-                    table.chain().map_or(0, super::chain::LruChain::len),
-                )
+            .map(|table| Share {
+                accesses: table.accesses_since_eviction,
+                evictable: table.chain().is_some_and(|chain| !chain.is_empty()),
+                credit: table.eviction_credit,
+                blocks: 0,
             })
             .collect();
-        let shares = shares(&accesses_and_tuples, count);
-        let ids = self
-            .anticache
-            .as_mut()
-            .map_or_else(Vec::new, |anticache| anticache.blocks.take_ids(count));
+        divide(&mut shares, count);
+        let ids = self.anticache.as_mut().map_or_else(Vec::new, |anticache| anticache.blocks.take_ids(count));
         let mut ids = ids.into_iter();
         let mut written: Vec<(u32, AlignedBuf)> = Vec::with_capacity(count);
-        for (table, blocks) in shares.into_iter().enumerate() {
-            for block_id in ids.by_ref().take(blocks) {
-                written.extend(
-                    self.construct_block(table as TableId, block_id)
-                        .map(|buffer| (block_id, buffer)),
-                );
+        for (table, share) in shares.into_iter().enumerate() {
+            for block_id in ids.by_ref().take(share.blocks) {
+                written.extend(self.construct_block(table as TableId, block_id).map(|buffer| (block_id, buffer)));
             }
             self.tables[table].accesses_since_eviction = 0;
+            self.tables[table].eviction_credit = share.credit;
         }
         for unused in ids {
             if let Some(anticache) = &mut self.anticache {
                 anticache.blocks.give_back(unused);
             }
         }
+        if written.is_empty() {
+            // The tables whose turn it was have only tuples that must stay; another may have others.
+            for table in 0..self.tables.len() {
+                let Some(anticache) = self.anticache.as_mut().filter(|_| written.is_empty()) else { break };
+                let block_id = anticache.blocks.take_ids(1)[0];
+                written.extend(self.construct_block(table as TableId, block_id).map(|buffer| (block_id, buffer)));
+            }
+        }
         let blocks = written.len();
         self.write_blocks(written);
         if blocks == 0 {
-            return Evicted::Nothing;
+            let awaited = self.log.as_ref().is_some_and(|log| !log.is_idle());
+            return if awaited { Evicted::Wait } else { Evicted::Nothing };
         }
         self.counters.evictions += 1;
         let elapsed_us = started.elapsed().as_micros() as u64;
@@ -137,8 +147,8 @@ impl Partition {
         let mut builder = BlockBuilder::new(identity, anticache.buffers.take()?);
         let mut skipped = 0;
         while let Some(coldest) = table.chain().and_then(super::chain::LruChain::coldest) {
-            if table.tuples().flags(coldest) & flag::UNSYNCED != 0 {
-                // Its last write is not durable, which only the tuple's flags tell: it stays until it is.
+            if table.tuples().flags(coldest) & (flag::UNSYNCED | flag::PINNED) != 0 {
+                // A waiting transaction needs it, or its last write is not durable, which only the tuple's flags tell: it stays until then.
                 skipped += 1;
                 if skipped > table.tuples().live() {
                     break;
@@ -157,15 +167,7 @@ impl Partition {
             anticache.blocks.give_back(block_id);
             return None;
         }
-        anticache.blocks.insert(
-            block_id,
-            BlockState {
-                identity,
-                tuples,
-                holes: 0,
-                place: Place::WriteFailed,
-            },
-        );
+        anticache.blocks.insert(block_id, BlockState { identity, tuples, holes: 0, place: Place::WriteFailed });
         self.counters.evicted_blocks += 1;
         self.counters.evicted_tuples += u64::from(tuples);
         let buffer = builder.finish();
@@ -181,9 +183,7 @@ impl Partition {
         let mut written = written.into_iter().peekable();
         while let Some((first, buffer)) = written.next() {
             let (mut ids, mut buffers) = (vec![first], vec![buffer]);
-            while let Some((id, buffer)) =
-                written.next_if(|(id, _)| *id == first + ids.len() as u32)
-            {
+            while let Some((id, buffer)) = written.next_if(|(id, _)| *id == first + ids.len() as u32) {
                 ids.push(id);
                 buffers.push(buffer);
             }
@@ -191,9 +191,7 @@ impl Partition {
             anticache.next_write = anticache.next_write.wrapping_add(1);
             let file = anticache.blocks.file().clone();
             let offset = anticache.blocks.file_offset(first);
-            let operation =
-                self.ring
-                    .write(&file, offset, buffers, false, IoTag::Evict(number).pack());
+            let operation = self.ring.write(&file, offset, buffers, false, IoTag::Evict(number).pack());
             for (index, &id) in ids.iter().enumerate() {
                 anticache.blocks.get_mut(id).place = Place::Writing { operation, index };
             }
@@ -207,11 +205,7 @@ impl Partition {
             return;
         };
         let ids = anticache.writes.remove(&number).unwrap_or_default();
-        let place = if completion.result.is_ok() {
-            Place::Stored
-        } else {
-            Place::WriteFailed
-        };
+        let place = if completion.result.is_ok() { Place::Stored } else { Place::WriteFailed };
         self.counters.write_errors += u64::from(completion.result.is_err());
         for id in ids {
             anticache.blocks.write_ended(id, place);
@@ -227,53 +221,48 @@ impl Partition {
             return;
         }
         for index in 0..self.tables.len() {
-            if self.tables[index].chain().is_some()
-                && self.tables[index].tuples().allocated_bytes() > 0
-            {
-                self.make_room(
-                    index,
-                    LOW_WATER_SLOTS.min(self.tables[index].tuples().live() / 4),
-                );
+            if self.tables[index].chain().is_some() && self.tables[index].tuples().allocated_bytes() > 0 {
+                self.make_room(index, LOW_WATER_SLOTS.min(self.tables[index].tuples().live() / 4));
             }
         }
         while self.meter.is_over() {
-            if !self.release_chunk() && !matches!(self.evict(), Evicted::Blocks(_)) {
+            if !self.release_chunk(None) && !matches!(self.evict(), Evicted::Blocks(_)) {
                 return;
             }
         }
     }
 
-    /// Makes sure that `count` tuples can be added to a table, evicting what is coldest; false when that cannot be done now.
-    pub(crate) fn make_room(&mut self, table: usize, count: u64) -> bool {
+    /// Makes sure that `count` tuples can be added to a table, evicting what is coldest.
+    pub(crate) fn make_room(&mut self, table: usize, count: u64) -> Room {
         loop {
             if self.tables[table].reserve(count, &mut self.meter) {
-                return true;
+                return Room::Made;
             }
-            if !matches!(self.evict(), Evicted::Blocks(_)) {
-                return false;
+            // Memory that another table has left over, a whole chunk of it, is used before anything more is evicted.
+            if self.release_chunk(Some(table)) {
+                continue;
             }
-            if self.tables[table].tuples().free_slots() < count {
-                // The eviction took from another table: its memory is of use here only after a chunk of it was given back.
-                let chunk_bytes = self.tables[table].tuples().chunk_bytes();
-                while !self.meter.fits(chunk_bytes) && self.release_chunk() {}
+            match self.evict() {
+                Evicted::Blocks(_) => {}
+                Evicted::Wait => return Room::Wait,
+                Evicted::Nothing if self.unpin_all() => {}
+                Evicted::Nothing => return Room::Nothing,
             }
         }
     }
 
-    /// Gives back one chunk of the table with the most free slots.
-    fn release_chunk(&mut self) -> bool {
-        let free_bytes =
-            |table: &Table| table.tuples().free_slots() * table.tuples().stride_bytes() as u64;
-        let mut order: Vec<usize> = (0..self.tables.len()).collect();
+    /// Gives back one chunk of the table with the most free slots, of the tables other than `spared`.
+    fn release_chunk(&mut self, spared: Option<usize>) -> bool {
+        let free_bytes = |table: &Table| table.tuples().free_slots() * table.tuples().stride_bytes() as u64;
+        let mut order: Vec<usize> = (0..self.tables.len()).filter(|&index| Some(index) != spared).collect();
         order.sort_by_key(|&index| std::cmp::Reverse(free_bytes(&self.tables[index])));
         let log = &mut self.log;
         for index in order {
-            let released =
-                self.tables[index].release_last_chunk(&mut self.meter, |tuple, flags| {
-                    if let Some(log) = log {
-                        log.moved(index as TableId, tuple, flags);
-                    }
-                });
+            let released = self.tables[index].release_last_chunk(&mut self.meter, |tuple, flags| {
+                if let Some(log) = log {
+                    log.moved(index as TableId, tuple, flags);
+                }
+            });
             if released {
                 self.counters.released_chunks += 1;
                 return true;
@@ -285,15 +274,28 @@ impl Partition {
 
 #[cfg(test)]
 mod tests {
-    use super::shares;
+    use super::{Share, divide};
+
+    fn blocks(tables: &[(u64, bool)], rounds: usize, per_round: usize) -> Vec<usize> {
+        let share = |&(accesses, evictable): &(u64, bool)| Share { accesses, evictable, credit: 0.0, blocks: 0 };
+        let mut shares: Vec<Share> = tables.iter().map(share).collect();
+        for _ in 0..rounds {
+            divide(&mut shares, per_round);
+        }
+        shares.iter().map(|share| share.blocks).collect()
+    }
 
     #[test]
     fn a_hotter_table_gives_less() {
-        assert_eq!(shares(&[(99, 10), (0, 10)], 101), [1, 100]);
-        assert_eq!(shares(&[(5, 10), (5, 10)], 4), [2, 2]);
-        assert_eq!(shares(&[(0, 0), (1000, 10)], 3), [0, 3]);
-        assert_eq!(shares(&[(0, 0)], 3), [0]);
-        assert_eq!(shares(&[(7, 10), (7, 20), (7, 20)], 1), [0, 1, 0]);
-        assert_eq!(shares(&[], 3), Vec::<usize>::new());
+        assert_eq!(blocks(&[(99, true), (0, true)], 1, 101), [1, 100]);
+        assert_eq!(blocks(&[(5, true), (5, true)], 1, 4), [2, 2]);
+        assert_eq!(blocks(&[(0, false), (1000, true)], 1, 3), [0, 3]);
+        assert_eq!(blocks(&[(0, false)], 1, 3), [0]);
+        assert_eq!(blocks(&[], 1, 3), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn single_blocks_keep_the_proportion_over_time() {
+        assert_eq!(blocks(&[(3, true), (0, true)], 100, 1), [20, 80]);
     }
 }

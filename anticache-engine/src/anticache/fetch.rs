@@ -13,6 +13,7 @@ use super::Fetch;
 use super::block::BlockView;
 use super::block_table::{BlockState, Place};
 use super::evicted_table::EvictedId;
+use super::eviction::Room;
 use crate::catalog::TableId;
 use crate::config::Merge;
 use crate::error::BlockError;
@@ -21,12 +22,15 @@ use crate::partition::{IoTag, Partition, WaitingId};
 use crate::stats::Counters;
 use crate::storage::hash_index::hash_key;
 use crate::storage::table::{Found, MemoryMeter, Table};
+use crate::storage::tuples::TupleId;
 
-/// What became of an attempt to merge.
-enum Merged {
-    Yes,
-    /// Not before something else left memory.
-    NoRoom,
+/// What a merge brought back.
+#[derive(Default)]
+struct Merged {
+    /// The tuples that transactions wait for.
+    wanted: Vec<TupleId>,
+    /// All tuples.
+    tuples: u32,
 }
 
 impl Partition {
@@ -37,17 +41,10 @@ impl Partition {
         };
         let mut pending = 0;
         for &(table, evicted_id) in wanted {
-            let block_id = self.tables[usize::from(table)]
-                .evicted()
-                .location(evicted_id)
-                .block_id;
+            let block_id = self.tables[usize::from(table)].evicted().location(evicted_id).block_id;
             let fetch = anticache.fetches.entry(block_id).or_insert_with(|| {
                 anticache.queue.push_back(block_id);
-                Fetch {
-                    table,
-                    wanted: Vec::new(),
-                    waiters: Vec::new(),
-                }
+                Fetch { table, wanted: Vec::new(), waiters: Vec::new() }
             });
             if !fetch.wanted.contains(&evicted_id) {
                 fetch.wanted.push(evicted_id);
@@ -73,31 +70,23 @@ impl Partition {
             };
             match anticache.blocks.get(block_id).place {
                 Place::Writing { .. } => {
-                    if let Merged::NoRoom = self.merge_from_write_buffer(block_id) {
+                    if !self.merge_from_write_buffer(block_id) {
                         return;
                     }
                 }
                 Place::WriteFailed => {
-                    let problem =
-                        "its write had failed; a restart will recover it from the log".to_owned();
+                    let problem = "its write had failed; a restart will recover it from the log".to_owned();
                     self.fetch_failed(block_id, &BlockError::Read { block_id, problem });
                 }
                 Place::Stored => {
-                    if anticache.buffers.available() <= anticache.reserved_for_eviction
-                        || !self.ring.has_room()
-                    {
+                    if anticache.buffers.available() <= anticache.reserved_for_eviction || !self.ring.has_room() {
                         return;
                     }
                     let Some(buffer) = anticache.buffers.take() else {
                         return;
                     };
                     let offset = anticache.blocks.file_offset(block_id);
-                    self.ring.read(
-                        anticache.blocks.file(),
-                        offset,
-                        buffer,
-                        IoTag::Fetch(block_id).pack(),
-                    );
+                    self.ring.read(anticache.blocks.file(), offset, buffer, IoTag::Fetch(block_id).pack());
                     self.counters.fetched_blocks += 1;
                 }
             }
@@ -107,36 +96,29 @@ impl Partition {
         }
     }
 
-    fn merge_from_write_buffer(&mut self, block_id: u32) -> Merged {
+    /// Step 2 for a block that is on its way to disk; false when there is no room for its tuples now.
+    fn merge_from_write_buffer(&mut self, block_id: u32) -> bool {
         // The block may leave its buffer while room is made for its tuples, so the place is looked up afterwards.
         if !self.make_room_for(block_id) {
-            return Merged::NoRoom;
+            return false;
         }
         let Some(anticache) = &mut self.anticache else {
-            return Merged::Yes;
+            return true;
         };
         let Place::Writing { operation, index } = anticache.blocks.get(block_id).place else {
-            return Merged::NoRoom;
+            return false;
         };
         let Some(fetch) = anticache.fetches.remove(&block_id) else {
-            return Merged::Yes;
+            return true;
         };
         self.counters.fetched_from_buffer += 1;
         let state = *anticache.blocks.get(block_id);
         let whole = merges_whole(anticache.merge, anticache.hole_threshold, &state);
         let bytes = &self.ring.buffers(operation)[index];
         let table = &mut self.tables[usize::from(fetch.table)];
-        let result = merge(
-            table,
-            &mut self.meter,
-            &mut self.counters,
-            &state,
-            bytes,
-            &fetch.wanted,
-            whole,
-        );
+        let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.wanted, whole);
         self.end_fetch(block_id, fetch, whole, result);
-        Merged::Yes
+        true
     }
 
     /// A read ended.
@@ -151,9 +133,7 @@ impl Partition {
                 if let Some(buffer) = buffer {
                     anticache.buffers.give_back(buffer);
                 }
-                let problem = result
-                    .err()
-                    .map_or_else(|| "no buffer".to_owned(), |error| error.to_string());
+                let problem = result.err().map_or_else(|| "no buffer".to_owned(), |error| error.to_string());
                 self.fetch_failed(block_id, &BlockError::Read { block_id, problem });
             }
         }
@@ -184,15 +164,7 @@ impl Partition {
             let state = *anticache.blocks.get(block_id);
             let whole = merges_whole(anticache.merge, anticache.hole_threshold, &state);
             let table = &mut self.tables[usize::from(fetch.table)];
-            let result = merge(
-                table,
-                &mut self.meter,
-                &mut self.counters,
-                &state,
-                &buffer,
-                &fetch.wanted,
-                whole,
-            );
+            let result = merge(table, &mut self.meter, &mut self.counters, &state, &buffer, &fetch.wanted, whole);
             anticache.buffers.give_back(buffer);
             self.end_fetch(block_id, fetch, whole, result);
         }
@@ -207,34 +179,32 @@ impl Partition {
         };
         let state = anticache.blocks.get(block_id);
         let whole = merges_whole(anticache.merge, anticache.hole_threshold, state);
-        let count = if whole {
-            u64::from(state.tuples - state.holes)
-        } else {
-            fetch.wanted.len() as u64
-        };
+        let count = if whole { u64::from(state.tuples - state.holes) } else { fetch.wanted.len() as u64 };
         let table = usize::from(fetch.table);
-        self.make_room(table, count)
+        self.make_room(table, count) == Room::Made
     }
 
     /// Step 5, and the block's holes.
-    fn end_fetch(
-        &mut self,
-        block_id: u32,
-        fetch: Fetch,
-        whole: bool,
-        result: Result<u32, BlockError>,
-    ) {
-        if let Err(error) = &result {
-            self.counters.block_errors += 1;
-            self.release_waiters(fetch.waiters, Some(error));
-            return;
-        }
-        if let (Some(anticache), Ok(merged)) = (&mut self.anticache, result) {
+    fn end_fetch(&mut self, block_id: u32, fetch: Fetch, whole: bool, result: Result<Merged, BlockError>) {
+        let merged = match result {
+            Ok(merged) => merged,
+            Err(error) => {
+                self.counters.block_errors += 1;
+                return self.release_waiters(fetch.waiters, Some(&error));
+            }
+        };
+        if let Some(anticache) = &mut self.anticache {
             let state = anticache.blocks.get_mut(block_id);
-            state.holes += merged;
+            state.holes += merged.tuples;
             self.counters.compactions += u64::from(whole && anticache.merge == Merge::Tuple);
             if state.holes >= state.tuples {
                 anticache.blocks.remove(block_id);
+            }
+        }
+        // Each waiter pins all of them: which one wanted which is not worth remembering.
+        for &waiter in &fetch.waiters {
+            for &tuple in &merged.wanted {
+                self.pin(waiter, fetch.table, tuple);
             }
         }
         self.release_waiters(fetch.waiters, None);
@@ -242,10 +212,7 @@ impl Partition {
 
     fn fetch_failed(&mut self, block_id: u32, error: &BlockError) {
         self.counters.block_errors += 1;
-        let fetch = self
-            .anticache
-            .as_mut()
-            .and_then(|anticache| anticache.fetches.remove(&block_id));
+        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&block_id));
         if let Some(fetch) = fetch {
             self.release_waiters(fetch.waiters, Some(error));
         }
@@ -275,7 +242,7 @@ fn merges_whole(merge: Merge, hole_threshold: f64, state: &BlockState) -> bool {
     }
 }
 
-/// Steps 3 and 4; returns how many tuples were merged. Room has been made for them.
+/// Steps 3 and 4. Room has been made for the tuples.
 fn merge(
     table: &mut Table,
     meter: &mut MemoryMeter,
@@ -284,43 +251,50 @@ fn merge(
     bytes: &[u8],
     wanted: &[EvictedId],
     whole: bool,
-) -> Result<u32, BlockError> {
+) -> Result<Merged, BlockError> {
     let started = Instant::now();
     let view = BlockView::open(state.identity, bytes)?;
     let row_bytes = table.def().row_bytes;
-    let mut merged = 0;
-    if whole {
-        // Checked before anything is merged, so that a damaged block changes nothing.
-        let rows: Vec<(u32, &[u8])> = view.rows(row_bytes).collect::<Result<_, _>>()?;
-        // Backwards, because each goes to the cold end: the coldest tuple of the block is put there last.
-        for (offset, row) in rows.into_iter().rev() {
-            let key = table.def().key(row);
-            let Some(Found::Evicted(id)) = table.find(hash_key(key), key) else {
-                continue;
-            };
-            let location = table.evicted().location(id);
-            if (location.block_id, location.offset) != (state.identity.block_id, offset) {
-                continue;
-            }
-            let hot = wanted.contains(&id);
-            if table.unevict(id, row, hot, meter).is_ok() {
-                merged += 1;
-                counters.merged_wanted += u64::from(hot);
+    let mut merged = Merged::default();
+    // A whole block is checked before anything of it is merged. Where an unwanted tuple is damaged, the wanted ones may still be had.
+    let rows = if whole { view.rows(row_bytes).collect::<Result<Vec<_>, _>>() } else { Ok(Vec::new()) };
+    match rows {
+        Ok(rows) if whole => {
+            // Backwards, because each goes to the cold end: the coldest tuple of the block is put there last.
+            for (offset, row) in rows.into_iter().rev() {
+                let key = table.def().key(row);
+                let Some(Found::Evicted(id)) = table.find(hash_key(key), key) else {
+                    continue;
+                };
+                let location = table.evicted().location(id);
+                if (location.block_id, location.offset) != (state.identity.block_id, offset) {
+                    continue;
+                }
+                let hot = wanted.contains(&id);
+                if let Ok(tuple) = table.unevict(id, row, hot, meter) {
+                    merged.tuples += 1;
+                    if hot {
+                        merged.wanted.push(tuple);
+                    }
+                }
             }
         }
-    } else {
-        let rows: Vec<&[u8]> = wanted
-            .iter()
-            .map(|&id| view.row(table.evicted().location(id).offset, row_bytes))
-            .collect::<Result<_, _>>()?;
-        for (&id, row) in wanted.iter().zip(rows) {
-            if table.unevict(id, row, true, meter).is_ok() {
-                merged += 1;
-                counters.merged_wanted += 1;
+        checked => {
+            counters.block_errors += u64::from(checked.is_err());
+            let rows: Vec<&[u8]> = wanted
+                .iter()
+                .map(|&id| view.row(table.evicted().location(id).offset, row_bytes))
+                .collect::<Result<_, _>>()?;
+            for (&id, row) in wanted.iter().zip(rows) {
+                if let Ok(tuple) = table.unevict(id, row, true, meter) {
+                    merged.tuples += 1;
+                    merged.wanted.push(tuple);
+                }
             }
         }
     }
-    counters.merged_tuples += u64::from(merged);
+    counters.merged_tuples += u64::from(merged.tuples);
+    counters.merged_wanted += merged.wanted.len() as u64;
     let elapsed_us = started.elapsed().as_micros() as u64;
     counters.merge_us += elapsed_us;
     counters.merge_us_max = counters.merge_us_max.max(elapsed_us);

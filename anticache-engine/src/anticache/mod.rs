@@ -31,12 +31,7 @@ pub(crate) struct BufferPool {
 
 impl BufferPool {
     fn new(total: usize, block_bytes: usize) -> Self {
-        Self {
-            free: Vec::new(),
-            not_made: total,
-            total,
-            block_bytes,
-        }
+        Self { free: Vec::new(), not_made: total, total, block_bytes }
     }
 
     fn available(&self) -> usize {
@@ -88,15 +83,10 @@ pub(crate) struct AntiCache {
 }
 
 impl AntiCache {
-    pub(crate) fn create(
-        partition: u32,
-        config: &Config,
-        directory: &Path,
-    ) -> Result<Self, StartError> {
+    pub(crate) fn create(partition: u32, config: &Config, directory: &Path) -> Result<Self, StartError> {
         let path = directory.join(format!("blocks-{partition:04}.db"));
-        let blocks = BlockTable::create(&path, config.eviction_block_bytes).map_err(
-            StartError::system(format!("create the block table {}", path.display())),
-        )?;
+        let blocks = BlockTable::create(&path, config.eviction_block_bytes)
+            .map_err(StartError::system(format!("create the block table {}", path.display())))?;
         let blocks_per_eviction = config.blocks_per_eviction();
         Ok(Self {
             partition,
@@ -121,9 +111,7 @@ impl AntiCache {
 
     /// Creation time of a new block: the clock, but never twice the same.
     fn created_us(&mut self) -> u64 {
-        let since_1970 = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         self.last_created_us = (since_1970.as_micros() as u64).max(self.last_created_us + 1);
         self.last_created_us
     }

@@ -54,12 +54,7 @@ fn check(path: &std::path::Path) -> anyhow::Result<()> {
     println!(
         "{}: tables {}",
         path.display(),
-        catalog
-            .tables()
-            .iter()
-            .map(|table| table.name.as_str())
-            .collect::<Vec<_>>()
-            .join(", ")
+        catalog.tables().iter().map(|table| table.name.as_str()).collect::<Vec<_>>().join(", ")
     );
     Ok(())
 }

@@ -76,28 +76,18 @@ impl Group {
     }
 
     fn flag(&self) -> u8 {
-        if self.number.is_multiple_of(2) {
-            flag::UNSYNCED_EVEN
-        } else {
-            flag::UNSYNCED_ODD
-        }
+        if self.number.is_multiple_of(2) { flag::UNSYNCED_EVEN } else { flag::UNSYNCED_ODD }
     }
 
     /// The replies with their frames.
     pub fn replies(&self) -> impl Iterator<Item = (Origin, &[u8])> {
-        self.replies
-            .iter()
-            .map(|held| (held.origin, &self.frames[held.start..held.end]))
+        self.replies.iter().map(|held| (held.origin, &self.frames[held.start..held.end]))
     }
 
     fn hold(&mut self, origin: Origin, frame: &[u8]) {
         let start = self.frames.len();
         self.frames.extend_from_slice(frame);
-        self.replies.push(HeldReply {
-            origin,
-            start,
-            end: self.frames.len(),
-        });
+        self.replies.push(HeldReply { origin, start, end: self.frames.len() });
     }
 }
 
@@ -132,13 +122,7 @@ impl CommandLog {
         segment_bytes: u64,
         procedure_names: Vec<String>,
     ) -> io::Result<Self> {
-        let file = Arc::new(Self::create_segment(
-            directory,
-            partition,
-            0,
-            segment_bytes,
-            &procedure_names,
-        )?);
+        let file = Arc::new(Self::create_segment(directory, partition, 0, segment_bytes, &procedure_names)?);
         Ok(Self {
             directory: directory.to_owned(),
             partition,
@@ -165,12 +149,7 @@ impl CommandLog {
         names: &[String],
     ) -> io::Result<File> {
         let path = directory.join(format!("command-{partition:04}-{segment:08}.log"));
-        let named = |error: io::Error| {
-            io::Error::new(
-                error.kind(),
-                format!("command log {}: {error}", path.display()),
-            )
-        };
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("command log {}: {error}", path.display()));
         let file = open_direct(&path).map_err(named)?;
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
             .map_err(|error| named(error.into()))?;
@@ -201,9 +180,7 @@ impl CommandLog {
     /// Adds the record of a transaction that wrote; its tuples are to be marked with the flag returned.
     pub fn append(&mut self, procedure: u16, params: &[u8]) -> u8 {
         let group = &mut self.current;
-        group
-            .buffer
-            .extend_from_slice(&(2 + params.len() as u32).to_le_bytes());
+        group.buffer.extend_from_slice(&(2 + params.len() as u32).to_le_bytes());
         group.buffer.extend_from_slice(&procedure.to_le_bytes());
         group.buffer.extend_from_slice(params);
         group.records += 1;
@@ -236,25 +213,14 @@ impl CommandLog {
     /// Flags of the groups under way that delete tuples.
     #[inline]
     pub fn unsynced_deletes(&self) -> u8 {
-        let current = if self.current.deleted {
-            self.current.flag()
-        } else {
-            0
-        };
-        current
-            | self
-                .in_flight
-                .as_ref()
-                .filter(|group| group.deleted)
-                .map_or(0, Group::flag)
+        let current = if self.current.deleted { self.current.flag() } else { 0 };
+        current | self.in_flight.as_ref().filter(|group| group.deleted).map_or(0, Group::flag)
     }
 
     /// Keeps the reply of a transaction that wrote (`unsynced` = 0), or that saw tuples with the flags `unsynced`, until it may be sent.
     pub fn hold(&mut self, unsynced: u8, origin: Origin, frame: &[u8]) {
         match &mut self.in_flight {
-            Some(group) if unsynced != 0 && unsynced & self.current.flag() == 0 => {
-                group.hold(origin, frame)
-            }
+            Some(group) if unsynced != 0 && unsynced & self.current.flag() == 0 => group.hold(origin, frame),
             _ => self.current.hold(origin, frame),
         }
     }
@@ -267,15 +233,16 @@ impl CommandLog {
         if self.in_flight.is_some() || self.current.records == 0 || !ring.has_room() {
             return Ok(());
         }
+        // Everything that can fail comes before the group is taken: its replies must stay where `abandon` finds them.
+        let bytes = self.current.buffer.len().next_multiple_of(DIRECT_IO_ALIGN_BYTES) as u64;
+        if self.offset + bytes > self.segment_end {
+            self.next_segment(bytes)?;
+        }
         let next_number = self.current.number + 1;
         let mut next = self.spare.take().unwrap_or_else(Group::new);
         next.reset(next_number);
         let mut group = std::mem::replace(&mut self.current, next);
         self.seal(&mut group);
-        let bytes = group.buffer.len() as u64;
-        if self.offset + bytes > self.segment_end {
-            self.next_segment(bytes)?;
-        }
         let buffer = std::mem::replace(&mut group.buffer, AlignedBuf::new(DIRECT_IO_ALIGN_BYTES));
         ring.write(&self.file, self.offset, vec![buffer], true, tag);
         self.offset += bytes;
@@ -302,16 +269,8 @@ impl CommandLog {
 
     fn next_segment(&mut self, group_bytes: u64) -> io::Result<()> {
         self.segment += 1;
-        let bytes = self
-            .segment_bytes
-            .max(group_bytes + DIRECT_IO_ALIGN_BYTES as u64);
-        let file = Self::create_segment(
-            &self.directory,
-            self.partition,
-            self.segment,
-            bytes,
-            &self.procedure_names,
-        )?;
+        let bytes = self.segment_bytes.max(group_bytes + DIRECT_IO_ALIGN_BYTES as u64);
+        let file = Self::create_segment(&self.directory, self.partition, self.segment, bytes, &self.procedure_names)?;
         self.file = Arc::new(file);
         self.offset = DIRECT_IO_ALIGN_BYTES as u64;
         self.segment_end = bytes;
@@ -336,9 +295,7 @@ impl CommandLog {
     pub fn abandon(&mut self) -> Vec<Origin> {
         let in_flight = self.in_flight.take();
         let groups = in_flight.iter().chain(std::iter::once(&self.current));
-        let origins = groups
-            .flat_map(|group| group.replies.iter().map(|held| held.origin))
-            .collect();
+        let origins = groups.flat_map(|group| group.replies.iter().map(|held| held.origin)).collect();
         self.current.reset(self.current.number);
         origins
     }
@@ -354,11 +311,7 @@ mod tests {
     use super::*;
 
     fn origin(token: u64) -> Origin {
-        Origin {
-            connection: 0,
-            epoch: 0,
-            token,
-        }
+        Origin { connection: 0, epoch: 0, token }
     }
 
     fn finish(log: &mut CommandLog, ring: &mut IoRing) -> (Vec<u64>, u8) {
@@ -404,16 +357,9 @@ mod tests {
             log.flush(&mut ring, 0).unwrap();
             finish(&mut log, &mut ring);
         }
-        let mut segments: Vec<_> = std::fs::read_dir(dir.path())
-            .unwrap()
-            .map(|e| e.unwrap().path())
-            .collect();
+        let mut segments: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
         segments.sort();
-        assert_eq!(
-            segments.len(),
-            5,
-            "one 8 KiB group fits a 16 KiB segment behind its header"
-        );
+        assert_eq!(segments.len(), 5, "one 8 KiB group fits a 16 KiB segment behind its header");
         let bytes = std::fs::read(&segments[3]).unwrap();
         let group = &bytes[4096..];
         let used = u32::from_le_bytes(group[4..8].try_into().unwrap()) as usize;
@@ -421,11 +367,7 @@ mod tests {
         let mut unsummed = group[..used].to_vec();
         unsummed[28..32].fill(0);
         assert_eq!(crc32c::crc32c(&unsummed).to_le_bytes(), group[28..32]);
-        assert_eq!(
-            &group[16..24],
-            3u64.to_le_bytes(),
-            "sequence of the group's first record"
-        );
+        assert_eq!(&group[16..24], 3u64.to_le_bytes(), "sequence of the group's first record");
         assert_eq!(group[38], 3);
     }
 }

@@ -54,22 +54,18 @@ impl IoRing {
     /// When the kernel refuses io_uring (too old, or disabled by `kernel.io_uring_disabled` or a seccomp filter).
     pub fn new(depth: u32) -> io::Result<Self> {
         let ring = IoUring::new(depth.next_power_of_two()).map_err(|error| {
-            io::Error::new(error.kind(), format!("io_uring is refused ({error}); see kernel.io_uring_disabled, or the container's seccomp profile"))
+            io::Error::new(
+                error.kind(),
+                format!(
+                    "io_uring is refused ({error}); see kernel.io_uring_disabled, or the container's seccomp profile"
+                ),
+            )
         })?;
-        let event = rustix::event::eventfd(
-            0,
-            rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC,
-        )?;
+        let event =
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC)?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
         let operations = (0..depth as usize).map(|_| None).collect();
-        Ok(Self {
-            ring,
-            operations,
-            free: (0..depth as usize).rev().collect(),
-            in_flight: 0,
-            unsubmitted: 0,
-            event,
-        })
+        Ok(Self { ring, operations, free: (0..depth as usize).rev().collect(), in_flight: 0, unsubmitted: 0, event })
     }
 
     /// Becomes readable when an operation completed; for the event loop.
@@ -98,17 +94,9 @@ impl IoRing {
     ///
     /// # Panics
     /// If the ring has no room (see [`IoRing::has_room`]).
-    pub fn read(
-        &mut self,
-        file: &Arc<File>,
-        offset: u64,
-        buffer: AlignedBuf,
-        tag: u64,
-    ) -> OperationId {
+    pub fn read(&mut self, file: &Arc<File>, offset: u64, buffer: AlignedBuf, tag: u64) -> OperationId {
         self.start(file, vec![buffer], tag, |fd, iovecs| {
-            opcode::Readv::new(fd, iovecs.as_ptr(), iovecs.len() as u32)
-                .offset(offset)
-                .build()
+            opcode::Readv::new(fd, iovecs.as_ptr(), iovecs.len() as u32).offset(offset).build()
         })
     }
 
@@ -126,10 +114,7 @@ impl IoRing {
     ) -> OperationId {
         let flags = if durable { libc::RWF_DSYNC } else { 0 };
         self.start(file, buffers, tag, |fd, iovecs| {
-            opcode::Writev::new(fd, iovecs.as_ptr(), iovecs.len() as u32)
-                .offset(offset)
-                .rw_flags(flags)
-                .build()
+            opcode::Writev::new(fd, iovecs.as_ptr(), iovecs.len() as u32).offset(offset).rw_flags(flags).build()
         })
     }
 
@@ -143,23 +128,13 @@ impl IoRing {
         let id = self.free.pop().expect("room in the ring");
         let iovecs: Vec<_> = buffers
             .iter_mut()
-            .map(|buffer| libc::iovec {
-                iov_base: buffer.as_mut_ptr().cast(),
-                iov_len: buffer.len(),
-            })
+            .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() })
             .collect();
         let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
         let entry = entry(types::Fd(file.as_raw_fd()), &iovecs).user_data(id as u64);
-        self.operations[id] = Some(Operation {
-            tag,
-            buffers,
-            iovecs,
-            file: Arc::clone(file),
-            bytes,
-        });
+        self.operations[id] = Some(Operation { tag, buffers, iovecs, file: Arc::clone(file), bytes });
         // SAFETY: the entry points at the iovecs, buffers and file of the operation just stored (module invariant).
-        unsafe { self.ring.submission().push(&entry) }
-            .expect("the submission queue is as long as the operation table");
+        unsafe { self.ring.submission().push(&entry) }.expect("the submission queue is as long as the operation table");
         self.in_flight += 1;
         self.unsubmitted += 1;
         id
@@ -167,9 +142,7 @@ impl IoRing {
 
     /// The buffers of an operation in flight. Only meaningful for writes, whose buffers the kernel merely reads.
     pub fn buffers(&self, id: OperationId) -> &[AlignedBuf] {
-        self.operations[id]
-            .as_ref()
-            .map_or(&[], |operation| &operation.buffers)
+        self.operations[id].as_ref().map_or(&[], |operation| &operation.buffers)
     }
 
     /// Hands the started operations to the kernel.
@@ -194,25 +167,16 @@ impl IoRing {
         }
         for entry in self.ring.completion() {
             let id = entry.user_data() as usize;
-            let operation = self.operations[id]
-                .take()
-                .expect("a completion belongs to an operation in flight");
+            let operation = self.operations[id].take().expect("a completion belongs to an operation in flight");
             self.free.push(id);
             self.in_flight -= 1;
             let result = match usize::try_from(entry.result()) {
                 Ok(bytes) if bytes == operation.bytes => Ok(()),
-                Ok(bytes) => Err(io::Error::other(format!(
-                    "short transfer: {bytes} of {} bytes",
-                    operation.bytes
-                ))),
+                Ok(bytes) => Err(io::Error::other(format!("short transfer: {bytes} of {} bytes", operation.bytes))),
                 Err(_) => Err(io::Error::from_raw_os_error(-entry.result())),
             };
             drop((operation.iovecs, operation.file));
-            completions.push(Completion {
-                tag: operation.tag,
-                buffers: operation.buffers,
-                result,
-            });
+            completions.push(Completion { tag: operation.tag, buffers: operation.buffers, result });
         }
     }
 
@@ -276,16 +240,8 @@ mod tests {
         done.sort_by_key(|c| c.tag);
         assert!(done[0].result.is_ok());
         assert!(
-            done[0].buffers[0][..4096].iter().all(|&b| b == 2)
-                && done[0].buffers[0][4096..].iter().all(|&b| b == 3)
+            done[0].buffers[0][..4096].iter().all(|&b| b == 2) && done[0].buffers[0][4096..].iter().all(|&b| b == 3)
         );
-        assert!(
-            done[1]
-                .result
-                .as_ref()
-                .unwrap_err()
-                .to_string()
-                .contains("short transfer: 4096 of 8192")
-        );
+        assert!(done[1].result.as_ref().unwrap_err().to_string().contains("short transfer: 4096 of 8192"));
     }
 }

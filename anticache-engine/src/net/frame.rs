@@ -42,9 +42,7 @@ pub enum Status {
 impl Status {
     /// The status of its number on the wire.
     pub fn from_wire(number: u8) -> Option<Self> {
-        [Self::Committed, Self::Aborted, Self::Failed]
-            .into_iter()
-            .find(|&status| status as u8 == number)
+        [Self::Committed, Self::Aborted, Self::Failed].into_iter().find(|&status| status as u8 == number)
     }
 }
 
@@ -116,11 +114,7 @@ pub struct BadLength {
 ///
 /// # Errors
 /// [`BadLength`]; requests before it are in `requests`.
-pub fn parse_requests(
-    input: &[u8],
-    max: usize,
-    requests: &mut Vec<RequestHead>,
-) -> Result<usize, BadLength> {
+pub fn parse_requests(input: &[u8], max: usize, requests: &mut Vec<RequestHead>) -> Result<usize, BadLength> {
     let mut at = 0;
     while requests.len() < max && input.len() - at >= 4 {
         let length = u32::from_le_bytes([input[at], input[at + 1], input[at + 2], input[at + 3]]);
@@ -186,12 +180,7 @@ mod tests {
     fn an_oversized_length_is_refused() {
         let mut requests = Vec::new();
         let wire = (MAX_REQUEST_BYTES as u32 + 1).to_le_bytes();
-        assert_eq!(
-            parse_requests(&wire, 9, &mut requests),
-            Err(BadLength {
-                length: MAX_REQUEST_BYTES as u32 + 1
-            })
-        );
+        assert_eq!(parse_requests(&wire, 9, &mut requests), Err(BadLength { length: MAX_REQUEST_BYTES as u32 + 1 }));
         assert!(parse_requests(&9u32.to_le_bytes(), 9, &mut requests).is_err());
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 
 use super::frame::{
-    ANY_PARTITION, HELLO_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, RequestHead, STATS_PROCEDURE,
-    Status, parse_requests, write_reply,
+    ANY_PARTITION, HELLO_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, RequestHead, STATS_PROCEDURE, Status, parse_requests,
+    write_reply,
 };
 use crate::catalog::Catalog;
 use crate::config::Config;
@@ -67,62 +67,33 @@ impl Server {
         config.check_against(&catalog)?;
         let procedures = ProcedureSet::for_catalog(&catalog)?;
         prepare_directory(&config.data_dir)?;
-        let listener = TcpListener::bind(config.listen)
-            .map_err(StartError::system(format!("listen on {}", config.listen)))?;
-        let address = listener
-            .local_addr()
-            .map_err(StartError::system("ask for the address listened on"))?;
+        let listener =
+            TcpListener::bind(config.listen).map_err(StartError::system(format!("listen on {}", config.listen)))?;
+        let address = listener.local_addr().map_err(StartError::system("ask for the address listened on"))?;
         let settings = settings(config);
         let stopping = Arc::new(AtomicBool::new(false));
-        let (mut threads, mut wakers, mut handles, mut loops) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut threads, mut wakers, mut handles, mut loops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for id in 0..config.partitions {
-            let partition =
-                Partition::create(id, config, &catalog, procedures.clone(), &config.data_dir)?;
+            let partition = Partition::create(id, config, &catalog, procedures.clone(), &config.data_dir)?;
             let (sender, receiver) = channel();
-            let event = rustix::event::eventfd(
-                0,
-                rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC,
-            );
-            let event = Arc::new(
-                event.map_err(|error| StartError::system("create an eventfd")(error.into()))?,
-            );
+            let event =
+                rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC);
+            let event = Arc::new(event.map_err(|error| StartError::system("create an eventfd")(error.into()))?);
             wakers.push(Arc::clone(&event));
-            handles.push(PartitionHandle {
-                connections: sender,
-                wake: Arc::clone(&event),
-            });
-            let event_loop = EventLoop::new(
-                partition,
-                receiver,
-                event,
-                Arc::clone(&stopping),
-                settings.clone(),
-            )
-            .map_err(StartError::system("set up an event loop"))?;
+            handles.push(PartitionHandle { connections: sender, wake: Arc::clone(&event) });
+            let event_loop = EventLoop::new(partition, receiver, event, Arc::clone(&stopping), settings.clone())
+                .map_err(StartError::system("set up an event loop"))?;
             loops.push(event_loop);
         }
         for (id, event_loop) in loops.into_iter().enumerate() {
             let cpu = (!config.cpus.is_empty()).then(|| config.cpus[id % config.cpus.len()]);
-            threads.push(spawn(format!("partition-{id}"), cpu, move || {
-                event_loop.run()
-            })?);
+            threads.push(spawn(format!("partition-{id}"), cpu, move || event_loop.run())?);
         }
-        let welcome = Welcome {
-            partitions: config.partitions,
-            procedures: procedures.names(),
-        };
+        let welcome = Welcome { partitions: config.partitions, procedures: procedures.names() };
         let stop = Arc::clone(&stopping);
         let cpu = config.cpus.first().copied();
-        threads.push(spawn("acceptor".to_owned(), cpu, move || {
-            accept(&listener, handles, &welcome, &stop)
-        })?);
-        Ok(Self {
-            address,
-            stopping,
-            threads,
-            wakers,
-        })
+        threads.push(spawn("acceptor".to_owned(), cpu, move || accept(&listener, handles, &welcome, &stop))?);
+        Ok(Self { address, stopping, threads, wakers })
     }
 
     /// The address listened on.
@@ -148,11 +119,7 @@ impl Server {
     }
 }
 
-fn spawn(
-    name: String,
-    cpu: Option<usize>,
-    work: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, StartError> {
+fn spawn(name: String, cpu: Option<usize>, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
     let what = format!("start thread {name}");
     let bound = move || {
         if let Some(cpu) = cpu {
@@ -164,10 +131,7 @@ fn spawn(
         }
         work();
     };
-    std::thread::Builder::new()
-        .name(name)
-        .spawn(bound)
-        .map_err(StartError::system(what))
+    std::thread::Builder::new().name(name).spawn(bound).map_err(StartError::system(what))
 }
 
 /// Creates the data directory, or makes sure that it is empty: starting over what an earlier server left would lose it, and it cannot be
@@ -177,9 +141,7 @@ fn prepare_directory(directory: &Path) -> Result<(), StartError> {
     std::fs::create_dir_all(directory).map_err(StartError::system(named()))?;
     let mut entries = std::fs::read_dir(directory).map_err(StartError::system(named()))?;
     if let Some(entry) = entries.next() {
-        let name = entry
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .unwrap_or_default();
+        let name = entry.map(|entry| entry.file_name().to_string_lossy().into_owned()).unwrap_or_default();
         return Err(StartError::Value {
             key: "data_dir",
             value: directory.display().to_string(),
@@ -195,14 +157,8 @@ fn settings(config: &Config) -> serde_json::Value {
     let mut settings = serde_json::to_value(config).unwrap_or_default();
     if let Some(object) = settings.as_object_mut() {
         object.insert("alpha".into(), config.alpha().into());
-        object.insert(
-            "buffers_per_partition".into(),
-            config.buffers_per_partition().into(),
-        );
-        object.insert(
-            "blocks_per_eviction".into(),
-            config.blocks_per_eviction().into(),
-        );
+        object.insert("buffers_per_partition".into(), config.buffers_per_partition().into());
+        object.insert("blocks_per_eviction".into(), config.blocks_per_eviction().into());
         object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
         object.insert("debug_build".into(), cfg!(debug_assertions).into());
     }
@@ -215,12 +171,7 @@ struct Welcome {
     procedures: Vec<String>,
 }
 
-fn accept(
-    listener: &TcpListener,
-    handles: Vec<PartitionHandle>,
-    welcome: &Welcome,
-    stopping: &AtomicBool,
-) {
+fn accept(listener: &TcpListener, handles: Vec<PartitionHandle>, welcome: &Welcome, stopping: &AtomicBool) {
     let handles = Arc::new(handles);
     for stream in listener.incoming() {
         if stopping.load(Ordering::SeqCst) {
@@ -250,14 +201,9 @@ fn greeted(mut stream: TcpStream, handles: &[PartitionHandle], welcome: &Welcome
         let refusal = if hello[..4] != HELLO_MAGIC {
             return Ok(None);
         } else if version != PROTOCOL_VERSION {
-            Some(format!(
-                "protocol version {version}; this server speaks {PROTOCOL_VERSION}"
-            ))
+            Some(format!("protocol version {version}; this server speaks {PROTOCOL_VERSION}"))
         } else if wanted != ANY_PARTITION && usize::from(wanted) >= handles.len() {
-            Some(format!(
-                "partition {wanted}; this server has {}",
-                handles.len()
-            ))
+            Some(format!("partition {wanted}; this server has {}", handles.len()))
         } else {
             None
         };
@@ -338,18 +284,8 @@ impl EventLoop {
         settings: serde_json::Value,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &*wake,
-            epoll::EventData::new_u64(WAKE),
-            epoll::EventFlags::IN,
-        )?;
-        epoll::add(
-            &epoll,
-            partition.ring().event(),
-            epoll::EventData::new_u64(DISK),
-            epoll::EventFlags::IN,
-        )?;
+        epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, partition.ring().event(), epoll::EventData::new_u64(DISK), epoll::EventFlags::IN)?;
         Ok(Self {
             partition,
             incoming,
@@ -367,10 +303,7 @@ impl EventLoop {
         let mut events = Vec::with_capacity(64);
         while !self.stopping.load(Ordering::Relaxed) {
             if let Err(error) = self.turn(&mut events, true) {
-                eprintln!(
-                    "anticached: partition {}: event loop: {error}",
-                    self.partition.id()
-                );
+                eprintln!("anticached: partition {}: event loop: {error}", self.partition.id());
                 return;
             }
         }
@@ -384,14 +317,8 @@ impl EventLoop {
 
     /// One turn of the loop; `read` = also take new requests.
     fn turn(&mut self, events: &mut Vec<epoll::Event>, read: bool) -> io::Result<()> {
-        let at_once = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let soon = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 1_000_000,
-        };
+        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let soon = rustix::time::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         let timeout = if self.partition.has_ready() {
             Some(&at_once)
         } else if read {
@@ -429,18 +356,8 @@ impl EventLoop {
                 self.inlets.len() - 1
             });
             let interest = epoll::EventFlags::IN;
-            epoll::add(
-                &self.epoll,
-                &stream,
-                epoll::EventData::new_u64(number as u64),
-                interest,
-            )?;
-            self.inlets[number] = Some(Inlet {
-                stream,
-                buffer: vec![0; READ_BUFFER_BYTES],
-                filled: 0,
-                interest,
-            });
+            epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(number as u64), interest)?;
+            self.inlets[number] = Some(Inlet { stream, buffer: vec![0; READ_BUFFER_BYTES], filled: 0, interest });
         }
         Ok(())
     }
@@ -465,10 +382,7 @@ impl EventLoop {
                     inlet.filled += bytes;
                     self.run_requests(number, &mut inlet)
                 }
-                Err(error) => matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ),
+                Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
             };
         let only_sends = !inlet.interest.contains(epoll::EventFlags::IN);
         self.inlets[number] = Some(inlet);
@@ -486,9 +400,7 @@ impl EventLoop {
             requests.clear();
             let input = &inlet.buffer[start..inlet.filled];
             let parsed = parse_requests(input, MAX_BATCH, &mut requests);
-            for run in requests.chunk_by(|a, b| {
-                (a.procedure == STATS_PROCEDURE) == (b.procedure == STATS_PROCEDURE)
-            }) {
+            for run in requests.chunk_by(|a, b| (a.procedure == STATS_PROCEDURE) == (b.procedure == STATS_PROCEDURE)) {
                 if run[0].procedure == STATS_PROCEDURE {
                     let stats = self.stats();
                     for request in run {
@@ -496,13 +408,7 @@ impl EventLoop {
                         write_reply(out, request.token, Status::Committed, stats.as_bytes());
                     }
                 } else {
-                    self.partition.execute_batch(
-                        number as u32,
-                        epoch,
-                        input,
-                        run,
-                        &mut self.outlets,
-                    );
+                    self.partition.execute_batch(number as u32, epoch, input, run, &mut self.outlets);
                 }
             }
             let full = requests.len() == MAX_BATCH;
@@ -537,9 +443,7 @@ impl EventLoop {
     /// Sends what is ready, as far as the sockets take it.
     fn send_all(&mut self) {
         for number in 0..self.inlets.len() {
-            let (Some(inlet), outlet) =
-                (&mut self.inlets[number], &mut self.outlets.outlets[number])
-            else {
+            let (Some(inlet), outlet) = (&mut self.inlets[number], &mut self.outlets.outlets[number]) else {
                 continue;
             };
             let mut open = true;
@@ -548,19 +452,11 @@ impl EventLoop {
                     Ok(sent) => {
                         outlet.frames.drain(..sent);
                     }
-                    Err(error) => {
-                        open = matches!(
-                            error.kind(),
-                            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                        )
-                    }
+                    Err(error) => open = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
                 }
             }
             let mut interest = epoll::EventFlags::empty();
-            interest.set(
-                epoll::EventFlags::IN,
-                outlet.frames.len() < MAX_UNSENT_BYTES,
-            );
+            interest.set(epoll::EventFlags::IN, outlet.frames.len() < MAX_UNSENT_BYTES);
             interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);

@@ -40,27 +40,18 @@ impl ProcedureSet {
         let mut procedures: Vec<Box<dyn Procedure>> = Vec::new();
         procedures.extend(ycsb::procedures(catalog)?);
         if procedures.is_empty() {
-            let tables: Vec<_> = catalog
-                .tables()
-                .iter()
-                .map(|table| table.name.as_str())
-                .collect();
+            let tables: Vec<_> = catalog.tables().iter().map(|table| table.name.as_str()).collect();
             return Err(CatalogError::Table {
                 table: tables.join(", "),
-                problem: "no built-in procedure works on these tables; `usertable` (YCSB) is known"
-                    .to_owned(),
+                problem: "no built-in procedure works on these tables; `usertable` (YCSB) is known".to_owned(),
             });
         }
-        Ok(Self {
-            procedures: procedures.into(),
-        })
+        Ok(Self { procedures: procedures.into() })
     }
 
     /// A set of one's own.
     pub fn new(procedures: Vec<Box<dyn Procedure>>) -> Self {
-        Self {
-            procedures: procedures.into(),
-        }
+        Self { procedures: procedures.into() }
     }
 
     /// A procedure by number.
@@ -71,18 +62,12 @@ impl ProcedureSet {
 
     /// Names in the order of their numbers.
     pub fn names(&self) -> Vec<String> {
-        self.procedures
-            .iter()
-            .map(|procedure| procedure.name().to_owned())
-            .collect()
+        self.procedures.iter().map(|procedure| procedure.name().to_owned()).collect()
     }
 
     /// Number of a procedure.
     pub fn number(&self, name: &str) -> Option<u16> {
-        let position = self
-            .procedures
-            .iter()
-            .position(|procedure| procedure.name() == name)?;
+        let position = self.procedures.iter().position(|procedure| procedure.name() == name)?;
         u16::try_from(position).ok()
     }
 }

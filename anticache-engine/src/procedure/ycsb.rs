@@ -24,42 +24,25 @@ pub fn procedures(catalog: &Catalog) -> Result<Vec<Box<dyn Procedure>>, CatalogE
     if def.key_bytes != KEY_BYTES {
         return Err(CatalogError::Table {
             table: TABLE.to_owned(),
-            problem: format!(
-                "its key takes {} bytes; YCSB's is one BIGINT ({KEY_BYTES})",
-                def.key_bytes
-            ),
+            problem: format!("its key takes {} bytes; YCSB's is one BIGINT ({KEY_BYTES})", def.key_bytes),
         });
     }
     let row_bytes = def.row_bytes;
     Ok(vec![
-        Box::new(Read {
-            table,
-            columns: KEY_BYTES..row_bytes,
-        }),
-        Box::new(Update {
-            table,
-            fields: field_ranges(def),
-        }),
+        Box::new(Read { table, columns: KEY_BYTES..row_bytes }),
+        Box::new(Update { table, fields: field_ranges(def) }),
         Box::new(Load { table, row_bytes }),
     ])
 }
 
 fn field_ranges(def: &TableDef) -> Vec<Range<usize>> {
-    let fields = def
-        .columns
-        .iter()
-        .filter(|column| column.offset >= KEY_BYTES);
-    fields
-        .map(|column| column.offset..column.offset + column.column_type.bytes())
-        .collect()
+    let fields = def.columns.iter().filter(|column| column.offset >= KEY_BYTES);
+    fields.map(|column| column.offset..column.offset + column.column_type.bytes()).collect()
 }
 
 fn split_key(params: &[u8]) -> Result<(&[u8], &[u8]), Abort> {
     if params.len() < KEY_BYTES {
-        return Err(Abort::user(format!(
-            "parameters of {} bytes; a key takes {KEY_BYTES}",
-            params.len()
-        )));
+        return Err(Abort::user(format!("parameters of {} bytes; a key takes {KEY_BYTES}", params.len())));
     }
     Ok(params.split_at(KEY_BYTES))
 }
@@ -112,17 +95,10 @@ impl Procedure for Update {
         };
         let number = usize::from(u16::from_le_bytes(*number));
         let Some(field) = self.fields.get(number) else {
-            return Err(Abort::user(format!(
-                "field {number}; the table has {}",
-                self.fields.len()
-            )));
+            return Err(Abort::user(format!("field {number}; the table has {}", self.fields.len())));
         };
         if value.len() != field.len() {
-            return Err(Abort::user(format!(
-                "a value of {} bytes for a field of {}",
-                value.len(),
-                field.len()
-            )));
+            return Err(Abort::user(format!("a value of {} bytes for a field of {}", value.len(), field.len())));
         }
         let tuple = txn.lookup(self.table, key).ok_or(NO_SUCH_KEY)?;
         txn.update(tuple, field.start, value)
@@ -145,18 +121,11 @@ impl Procedure for Load {
 
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let Some((count, rows)) = params.split_first_chunk::<4>() else {
-            return Err(Abort::user(format!(
-                "parameters of {} bytes; a load starts with a count of 4",
-                params.len()
-            )));
+            return Err(Abort::user(format!("parameters of {} bytes; a load starts with a count of 4", params.len())));
         };
         let count = u32::from_le_bytes(*count) as usize;
         if rows.len() != count * self.row_bytes {
-            return Err(Abort::user(format!(
-                "{} bytes for {count} rows of {}",
-                rows.len(),
-                self.row_bytes
-            )));
+            return Err(Abort::user(format!("{} bytes for {count} rows of {}", rows.len(), self.row_bytes)));
         }
         for row in rows.chunks_exact(self.row_bytes) {
             txn.insert(self.table, row)?;

@@ -40,19 +40,14 @@ impl Bucket {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: SSE2 is part of x86-64; the 16 bytes loaded are the fingerprints and the first handle, inside the bucket.
         unsafe {
-            use std::arch::x86_64::{
-                __m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
-            };
+            use std::arch::x86_64::{__m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
             let line = _mm_loadu_si128(std::ptr::from_ref(self).cast::<__m128i>());
             let equal = _mm_cmpeq_epi8(line, _mm_set1_epi8(fingerprint.cast_signed()));
             _mm_movemask_epi8(equal).cast_unsigned() & ((1 << SLOTS) - 1)
         }
         #[cfg(not(target_arch = "x86_64"))]
         {
-            (0..SLOTS)
-                .filter(|&i| self.fingerprints[i] == fingerprint)
-                .map(|i| 1 << i)
-                .sum()
+            (0..SLOTS).filter(|&i| self.fingerprints[i] == fingerprint).map(|i| 1 << i).sum()
         }
     }
 }
@@ -92,13 +87,7 @@ impl HashIndex {
         main.grow(INITIAL_BUCKETS);
         let mut overflow = RegionVec::with_reserved(max_buckets)?;
         overflow.grow(1);
-        Ok(Self {
-            main,
-            overflow,
-            overflow_free: NO_BUCKET,
-            round_mask: INITIAL_BUCKETS as u64 - 1,
-            len: 0,
-        })
+        Ok(Self { main, overflow, overflow_free: NO_BUCKET, round_mask: INITIAL_BUCKETS as u64 - 1, len: 0 })
     }
 
     /// Entries held.
@@ -119,11 +108,7 @@ impl HashIndex {
     #[inline(always)]
     fn bucket_of(&self, hash: u64) -> usize {
         let wide = (hash & (2 * self.round_mask + 1)) as usize;
-        if wide < self.main.len() {
-            wide
-        } else {
-            (hash & self.round_mask) as usize
-        }
+        if wide < self.main.len() { wide } else { (hash & self.round_mask) as usize }
     }
 
     #[inline(always)]
@@ -249,8 +234,7 @@ impl HashIndex {
     fn take_overflow(&mut self) -> u32 {
         if self.overflow_free == NO_BUCKET {
             self.overflow.grow(1);
-            return u32::try_from(self.overflow.len() - 1)
-                .expect("fewer overflow buckets than handles");
+            return u32::try_from(self.overflow.len() - 1).expect("fewer overflow buckets than handles");
         }
         let number = self.overflow_free;
         let bucket = &mut self.overflow.as_mut_slice()[number as usize];
@@ -278,11 +262,7 @@ impl HashIndex {
         let mut at = At::Main(main_bucket);
         loop {
             let bucket = self.bucket_mut(at);
-            handles.extend(
-                (0..SLOTS)
-                    .filter(|&i| bucket.fingerprints[i] != 0)
-                    .map(|i| bucket.handles[i]),
-            );
+            handles.extend((0..SLOTS).filter(|&i| bucket.fingerprints[i] != 0).map(|i| bucket.handles[i]));
             bucket.fingerprints = [0; SLOTS];
             let next = std::mem::replace(&mut bucket.overflow, NO_BUCKET);
             if let At::Overflow(number) = at {
@@ -345,6 +325,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
         #[test]
         fn behaves_like_a_map(ops in prop::collection::vec(op(), 1..3000), poor in any::<bool>()) {
             let hash = |key: u64| if poor { poor_hash(key) } else { hash_key(&key.to_le_bytes()) };
@@ -389,15 +371,10 @@ mod tests {
     fn memory_per_entry_stays_low_at_any_size() {
         let mut index = HashIndex::new(1 << 20).unwrap();
         for key in 0..300_000u32 {
-            index.insert(hash_key(&u64::from(key).to_le_bytes()), key, |h| {
-                hash_key(&u64::from(h).to_le_bytes())
-            });
+            index.insert(hash_key(&u64::from(key).to_le_bytes()), key, |h| hash_key(&u64::from(h).to_le_bytes()));
             if key > 50_000 && key % 10_000 == 0 {
                 let per_entry = index.allocated_bytes() as f64 / f64::from(key);
-                assert!(
-                    per_entry < 12.0,
-                    "{per_entry} bytes per entry at {key} entries"
-                );
+                assert!(per_entry < 12.0, "{per_entry} bytes per entry at {key} entries");
             }
         }
     }

@@ -50,23 +50,10 @@ impl Region {
         }?;
         let base = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| io::Error::other("the kernel mapped a region at address zero"))?;
-        let region = Self {
-            base,
-            reserved_bytes,
-        };
-        let advice = if huge_pages {
-            Advice::LinuxHugepage
-        } else {
-            Advice::LinuxNoHugepage
-        };
+        let region = Self { base, reserved_bytes };
+        let advice = if huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         // SAFETY: the range is the mapping just made. A kernel without huge pages refuses the advice, which changes nothing.
-        let _ = unsafe {
-            madvise(
-                region.base.as_ptr().cast::<c_void>(),
-                reserved_bytes,
-                advice,
-            )
-        };
+        let _ = unsafe { madvise(region.base.as_ptr().cast::<c_void>(), reserved_bytes, advice) };
         Ok(region)
     }
 
@@ -87,19 +74,10 @@ impl Region {
     /// # Panics
     /// If the range is outside the region.
     pub fn release(&mut self, offset: usize, bytes: usize) {
-        assert!(
-            offset
-                .checked_add(bytes)
-                .is_some_and(|end| end <= self.reserved_bytes)
-        );
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.reserved_bytes));
         // SAFETY: the range lies in the mapping (checked above), and `&mut self` shows that nobody else looks at it.
-        let released = unsafe {
-            madvise(
-                self.base.as_ptr().add(offset).cast::<c_void>(),
-                bytes,
-                Advice::LinuxDontNeed,
-            )
-        };
+        let released =
+            unsafe { madvise(self.base.as_ptr().add(offset).cast::<c_void>(), bytes, Advice::LinuxDontNeed) };
         released.expect("MADV_DONTNEED on a private anonymous mapping cannot fail");
     }
 }
@@ -137,11 +115,7 @@ impl<T: ZeroValid> RegionVec<T> {
     pub fn with_reserved(capacity: usize) -> io::Result<Self> {
         let bytes = capacity.saturating_mul(size_of::<T>());
         let region = Region::reserve(bytes, bytes >= HUGE_PAGE_THRESHOLD_BYTES)?;
-        Ok(Self {
-            region,
-            len: 0,
-            element: PhantomData,
-        })
+        Ok(Self { region, len: 0, element: PhantomData })
     }
 
     /// Appends `count` zero elements.
@@ -162,6 +136,12 @@ impl<T: ZeroValid> RegionVec<T> {
     #[inline]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether it has no element.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Bytes that the elements occupy, in whole growth steps.

@@ -29,11 +29,7 @@ pub struct MemoryMeter {
 impl MemoryMeter {
     /// A meter with `reserved_bytes` already used.
     pub fn new(budget_bytes: u64, reserved_bytes: u64) -> Self {
-        Self {
-            budget_bytes,
-            used_bytes: reserved_bytes,
-            peak_bytes: reserved_bytes,
-        }
+        Self { budget_bytes, used_bytes: reserved_bytes, peak_bytes: reserved_bytes }
     }
 
     /// Bytes that may be used.
@@ -84,11 +80,7 @@ pub enum Found {
 impl Found {
     #[inline]
     fn of(handle: Handle) -> Self {
-        if handle & EVICTED_BIT == 0 {
-            Self::Resident(handle)
-        } else {
-            Self::Evicted(handle & !EVICTED_BIT)
-        }
+        if handle & EVICTED_BIT == 0 { Self::Resident(handle) } else { Self::Evicted(handle & !EVICTED_BIT) }
     }
 }
 
@@ -106,6 +98,8 @@ pub struct Table {
     chain: Option<LruChain>,
     /// Tuples looked up since the last eviction; what the eviction shares are computed from (paper §3.2).
     pub accesses_since_eviction: u64,
+    /// Blocks that the table owes to eviction, as a fraction: what rounding to whole blocks has left over.
+    pub eviction_credit: f64,
     accounted_bytes: u64,
 }
 
@@ -114,12 +108,7 @@ impl Table {
     ///
     /// # Errors
     /// When address space cannot be reserved.
-    pub fn new(
-        def: TableDef,
-        keeps_chain: bool,
-        budget_bytes: u64,
-        meter: &mut MemoryMeter,
-    ) -> io::Result<Self> {
+    pub fn new(def: TableDef, keeps_chain: bool, budget_bytes: u64, meter: &mut MemoryMeter) -> io::Result<Self> {
         let budget = usize::try_from(budget_bytes).unwrap_or(usize::MAX / 4);
         // Chunks are a hundredth of the budget, so that rounding to chunks costs little; at least 64 KiB, at most 2 MiB (a huge page).
         let chunk_bytes = (budget / 128).next_power_of_two().clamp(64 << 10, 2 << 20);
@@ -133,6 +122,7 @@ impl Table {
             tuples,
             def,
             accesses_since_eviction: 0,
+            eviction_credit: 0.0,
             accounted_bytes: 0,
         };
         table.account(meter);
@@ -173,9 +163,8 @@ impl Table {
 
     #[inline]
     fn account(&mut self, meter: &mut MemoryMeter) {
-        let bytes = (self.tuples.allocated_bytes()
-            + self.index.allocated_bytes()
-            + self.evicted.allocated_bytes()) as u64;
+        let bytes =
+            (self.tuples.allocated_bytes() + self.index.allocated_bytes() + self.evicted.allocated_bytes()) as u64;
         meter.replace(self.accounted_bytes, bytes);
         self.accounted_bytes = bytes;
     }
@@ -255,20 +244,14 @@ impl Table {
     ///
     /// # Errors
     /// [`NeedMemory`].
-    pub fn insert(
-        &mut self,
-        hash: u64,
-        row: &[u8],
-        meter: &mut MemoryMeter,
-    ) -> Result<TupleId, NeedMemory> {
+    pub fn insert(&mut self, hash: u64, row: &[u8], meter: &mut MemoryMeter) -> Result<TupleId, NeedMemory> {
         let id = self.allocate(meter)?;
         self.tuples.row_mut(id).copy_from_slice(row);
         let (tuples, evicted, def) = (&self.tuples, &self.evicted, &self.def);
-        self.index
-            .insert(hash, id, |handle| match Found::of(handle) {
-                Found::Resident(id) => hash_key(def.key(tuples.row(id))),
-                Found::Evicted(id) => hash_key(evicted.key(id)),
-            });
+        self.index.insert(hash, id, |handle| match Found::of(handle) {
+            Found::Resident(id) => hash_key(def.key(tuples.row(id))),
+            Found::Evicted(id) => hash_key(evicted.key(id)),
+        });
         if let Some(chain) = &mut self.chain {
             chain.push_hot(&mut self.tuples, id);
         }
@@ -330,28 +313,16 @@ impl Table {
     }
 
     /// Gives the last chunk of tuple memory back, after moving its tuples to free slots of the others. `moved` is told the new ids of
-    /// tuples with writes that are not known to be durable. False when the others have not enough free slots.
-    pub fn release_last_chunk(
-        &mut self,
-        meter: &mut MemoryMeter,
-        mut moved: impl FnMut(TupleId, u8),
-    ) -> bool {
+    /// tuples with writes that are not known to be durable. False when the others have not enough free slots, or a tuple is pinned.
+    pub fn release_last_chunk(&mut self, meter: &mut MemoryMeter, mut moved: impl FnMut(TupleId, u8)) -> bool {
         let live = self.tuples.live_in_last_chunk();
-        if self.tuples.allocated_bytes() == 0
-            || self.tuples.free_before_last_chunk() < live.len() as u64
-        {
+        let has_room = self.tuples.allocated_bytes() > 0 && self.tuples.free_before_last_chunk() >= live.len() as u64;
+        if !has_room || live.iter().any(|&id| self.tuples.flags(id) & flag::PINNED != 0) {
             return false;
         }
         for old in live {
-            let new = self
-                .tuples
-                .allocate()
-                .expect("free slots before the last chunk, counted above");
-            let (flags, next, prev) = (
-                self.tuples.flags(old),
-                self.tuples.next(old),
-                self.tuples.prev(old),
-            );
+            let new = self.tuples.allocate().expect("free slots before the last chunk, counted above");
+            let (flags, next, prev) = (self.tuples.flags(old), self.tuples.next(old), self.tuples.prev(old));
             let row = self.tuples.row(old).to_vec();
             self.tuples.row_mut(new).copy_from_slice(&row);
             self.tuples.set_flags(new, flags);
@@ -377,9 +348,7 @@ impl Table {
     pub fn check(&self) -> Result<(), String> {
         let (live, evicted, indexed) = (self.tuples.live(), self.evicted.live(), self.index.len());
         if indexed != live + evicted {
-            return Err(format!(
-                "{indexed} index entries for {live} resident and {evicted} evicted tuples"
-            ));
+            return Err(format!("{indexed} index entries for {live} resident and {evicted} evicted tuples"));
         }
         let Some(chain) = &self.chain else {
             return Ok(());

@@ -34,6 +34,8 @@ pub mod flag {
     pub const UNSYNCED_ODD: u8 = 4;
     /// Either of the two.
     pub const UNSYNCED: u8 = UNSYNCED_EVEN | UNSYNCED_ODD;
+    /// A transaction that waits for blocks has found it in memory, or got it merged: it must not be evicted before that transaction ran.
+    pub const PINNED: u8 = 8;
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -66,10 +68,7 @@ impl TupleMemory {
     /// As [`Region::reserve`].
     pub fn new(row_bytes: usize, chunk_bytes: usize, limit_bytes: usize) -> io::Result<Self> {
         let stride_bytes = (TUPLE_HEADER_BYTES + row_bytes).next_multiple_of(8);
-        // A chunk is whole pages, so that it can be given back: stride is a multiple of 8, so 512 slots always are.
-        let slots = (chunk_bytes / stride_bytes)
-            .max(1)
-            .next_multiple_of(Self::slots_per_page_run(stride_bytes));
+        let slots = (chunk_bytes / stride_bytes).max(1);
         let limit_bytes = limit_bytes.max(2 * slots * stride_bytes);
         let region = Region::reserve(limit_bytes, limit_bytes >= HUGE_PAGE_THRESHOLD_BYTES)?;
         Ok(Self {
@@ -81,12 +80,6 @@ impl TupleMemory {
             first_candidate: 0,
             live: 0,
         })
-    }
-
-    /// The smallest number of slots that fills whole 4096-byte pages.
-    fn slots_per_page_run(stride_bytes: usize) -> usize {
-        let power_of_two_in_stride = 1 << stride_bytes.trailing_zeros().min(12);
-        4096 / power_of_two_in_stride
     }
 
     /// Bytes of one chunk.
@@ -124,11 +117,7 @@ impl TupleMemory {
         if (self.chunks.len() + 1) * self.chunk_bytes() > self.region.reserved_bytes() {
             return false;
         }
-        self.chunks.push(Chunk {
-            touched: 0,
-            free_head: NO_TUPLE,
-            free: self.slots_per_chunk,
-        });
+        self.chunks.push(Chunk { touched: 0, free_head: NO_TUPLE, free: self.slots_per_chunk });
         true
     }
 
@@ -138,9 +127,7 @@ impl TupleMemory {
             return Vec::new();
         };
         let first = index as u32 * self.slots_per_chunk;
-        (first..first + self.chunks[index].touched)
-            .filter(|&id| self.is_live(id))
-            .collect()
+        (first..first + self.chunks[index].touched).filter(|&id| self.is_live(id)).collect()
     }
 
     /// Slots without a tuple in all chunks but the last.
@@ -154,13 +141,11 @@ impl TupleMemory {
     /// If it still holds a tuple.
     pub fn release_last_chunk(&mut self) {
         let chunk = self.chunks.pop().expect("a chunk to release");
-        assert_eq!(
-            chunk.free, self.slots_per_chunk,
-            "released a chunk that holds tuples"
-        );
-        let offset = self.chunks.len() * self.chunk_bytes();
-        let bytes = self.chunk_bytes();
-        self.region.release(offset, bytes);
+        assert_eq!(chunk.free, self.slots_per_chunk, "released a chunk that holds tuples");
+        // The page in which the chunk before ends stays.
+        let start = self.allocated_bytes().next_multiple_of(4096);
+        let end = (self.allocated_bytes() + self.chunk_bytes()).next_multiple_of(4096);
+        self.region.release(start, end.min(self.region.reserved_bytes()) - start);
         self.first_candidate = self.first_candidate.min(self.chunks.len());
     }
 
@@ -206,8 +191,7 @@ impl TupleMemory {
     /// Whether `id` is a slot of the chunks held and carries a tuple.
     #[inline]
     pub fn is_live(&self, id: TupleId) -> bool {
-        ((id / self.slots_per_chunk) as usize) < self.chunks.len()
-            && self.flags(id) & flag::LIVE != 0
+        ((id / self.slots_per_chunk) as usize) < self.chunks.len() && self.flags(id) & flag::LIVE != 0
     }
 
     /// Address of a slot.
@@ -216,10 +200,7 @@ impl TupleMemory {
     #[inline(always)]
     fn address(&self, id: TupleId) -> *mut u8 {
         let offset = id as usize * self.stride_bytes;
-        assert!(
-            offset < self.allocated_bytes(),
-            "tuple id {id} is outside its table"
-        );
+        assert!(offset < self.allocated_bytes(), "tuple id {id} is outside its table");
         // SAFETY: offset + stride <= allocated_bytes <= reserved bytes, because ids count whole slots of whole chunks.
         unsafe { self.region.base().add(offset) }
     }
@@ -277,27 +258,20 @@ impl TupleMemory {
     #[inline]
     pub fn row(&self, id: TupleId) -> &[u8] {
         // SAFETY: header and row lie in the slot.
-        unsafe {
-            std::slice::from_raw_parts(self.address(id).add(TUPLE_HEADER_BYTES), self.row_bytes)
-        }
+        unsafe { std::slice::from_raw_parts(self.address(id).add(TUPLE_HEADER_BYTES), self.row_bytes) }
     }
 
     /// The row of a tuple, to write.
     #[inline]
     pub fn row_mut(&mut self, id: TupleId) -> &mut [u8] {
         // SAFETY: as in `row`; `&mut self` makes it the only access.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.address(id).add(TUPLE_HEADER_BYTES), self.row_bytes)
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.address(id).add(TUPLE_HEADER_BYTES), self.row_bytes) }
     }
 
     /// Brings the first `lines` cache lines of a tuple near.
     #[inline]
     pub fn prefetch(&self, id: TupleId, lines: usize) {
-        let address = self
-            .region
-            .base()
-            .wrapping_add(id as usize * self.stride_bytes);
+        let address = self.region.base().wrapping_add(id as usize * self.stride_bytes);
         for line in 0..lines {
             prefetch(address.wrapping_add(line * 64));
         }
@@ -341,10 +315,7 @@ mod tests {
         memory.row_mut(id).fill(0xAB);
         memory.set_links(id, 0x0102_0304, 0x0506_0708);
         assert_eq!(memory.flags(id), flag::LIVE);
-        assert_eq!(
-            (memory.next(id), memory.prev(id)),
-            (0x0102_0304, 0x0506_0708)
-        );
+        assert_eq!((memory.next(id), memory.prev(id)), (0x0102_0304, 0x0506_0708));
         assert!(memory.row(id).iter().all(|&b| b == 0xAB));
     }
 
@@ -356,10 +327,20 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_whole_pages_for_any_row_size() {
-        for row_bytes in 1..2000 {
-            let memory = TupleMemory::new(row_bytes, 64 << 10, 1 << 20).unwrap();
-            assert_eq!(memory.chunk_bytes() % 4096, 0, "row of {row_bytes} bytes");
+    fn releasing_a_chunk_leaves_the_others_alone_for_any_row_size() {
+        for row_bytes in (1..2000).step_by(7) {
+            let mut memory = TupleMemory::new(row_bytes, 10_000, 1 << 20).unwrap();
+            memory.add_chunk();
+            memory.add_chunk();
+            let ids: Vec<_> = std::iter::from_fn(|| memory.allocate()).collect();
+            ids.iter().for_each(|&id| memory.row_mut(id).fill(1));
+            memory.live_in_last_chunk().into_iter().for_each(|id| memory.free(id));
+            memory.release_last_chunk();
+            for &id in &ids[..ids.len() / 2] {
+                assert!(memory.is_live(id) && memory.row(id).iter().all(|&b| b == 1), "row of {row_bytes} bytes");
+            }
+            memory.add_chunk();
+            assert_eq!(std::iter::from_fn(|| memory.allocate()).count(), ids.len() / 2);
         }
     }
 }

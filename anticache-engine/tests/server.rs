@@ -1,0 +1,235 @@
+//! The server over loopback TCP: the native client, malformed frames, a full disk, graceful stop.
+#![allow(clippy::unwrap_used)] // a test that fails may panic
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anticache_engine::client::{Client, ClientError, Reply};
+use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION};
+
+const RECORDS: i64 = 4000;
+
+struct Served {
+    child: Child,
+    address: SocketAddr,
+    directory: tempfile::TempDir,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Only a test that failed leaves it running.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn schema() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas/ycsb.sql").display().to_string()
+}
+
+fn write_config(directory: &Path, changes: &serde_json::Value) -> std::path::PathBuf {
+    let mut config = serde_json::json!({
+        "schema": schema(), "data_dir": directory.join("data"), "listen": "127.0.0.1:0", "partitions": 2,
+        "memory_budget_bytes": 2 << 20, "eviction_block_bytes": 16384, "log_segment_bytes": 1 << 20,
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    let path = directory.join("anticached.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+/// `shell` is put before the server's command, to run it under a limit.
+fn serve(shell: &str, changes: &serde_json::Value) -> Served {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let config = write_config(directory.path(), changes);
+    let command = format!("{shell} exec \"$0\" serve --config \"$1\"");
+    let mut child = Command::new("sh")
+        .args(["-c", &command, env!("CARGO_BIN_EXE_anticached")])
+        .arg(&config)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("anticached ready on ").expect("the ready line").parse().unwrap();
+    Served { child, address, directory }
+}
+
+fn row(key: i64) -> Vec<u8> {
+    let mut row = key.to_le_bytes().to_vec();
+    row.extend((0..1000).map(|n| b'a' + ((key + n) % 26) as u8));
+    row
+}
+
+fn load(client: &mut Client) {
+    let procedure = client.procedure("ycsb_load").unwrap();
+    let partitions = i64::from(client.partitions());
+    for first in (0..RECORDS).step_by(100) {
+        for partition in 0..partitions {
+            let keys: Vec<i64> = (first..first + 100).filter(|key| key % partitions == partition).collect();
+            let mut params = (keys.len() as u32).to_le_bytes().to_vec();
+            keys.iter().for_each(|&key| params.extend(row(key)));
+            client.call(partition as u32, procedure, &params).unwrap();
+        }
+    }
+}
+
+fn stop(mut served: Served) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(&served.child), rustix::process::Signal::TERM)
+        .unwrap();
+    assert!(served.child.wait().unwrap().success(), "a graceful stop exits with 0");
+}
+
+#[test]
+fn serves_reads_and_updates_larger_than_memory_and_stops_gracefully() {
+    let served = serve("", &serde_json::json!({}));
+    let mut client = Client::connect(served.address).unwrap();
+    load(&mut client);
+    let (read, update) = (client.procedure("ycsb_read").unwrap(), client.procedure("ycsb_update").unwrap());
+    for key in (0..RECORDS).step_by(3) {
+        let mut params = key.to_le_bytes().to_vec();
+        params.extend_from_slice(&4u16.to_le_bytes());
+        params.extend_from_slice(&[b'Z'; 100]);
+        client.submit(key as u64, client.partition_of(key), update, &params);
+    }
+    while client.wait(&mut |token, reply| assert_eq!(reply, Reply::Committed(&[]), "key {token}")).unwrap() > 0 {}
+    for key in 0..RECORDS {
+        client.submit(key as u64, client.partition_of(key), read, &key.to_le_bytes());
+    }
+    let mut seen = 0;
+    let mut check = |token: u64, reply: Reply<'_>| {
+        let key = token as i64;
+        let mut expected = row(key)[8..].to_vec();
+        if key % 3 == 0 {
+            expected[400..500].fill(b'Z');
+        }
+        assert_eq!(reply, Reply::Committed(&expected), "key {key}");
+        seen += 1;
+    };
+    while client.wait(&mut check).unwrap() > 0 {}
+    assert_eq!(seen, RECORDS);
+    let stats = client.stats().unwrap();
+    let count = |name: &str| stats[name].as_u64().unwrap_or_else(|| panic!("{name} in {stats}"));
+    assert!(count("evicted_tuples") > RECORDS as u64 / 2 && count("merged_tuples") > 0 && count("fetched_blocks") > 0);
+    assert!(count("memory_total_bytes") <= count("memory_budget_bytes"));
+    assert_eq!(count("tuples_resident") + count("tuples_evicted"), RECORDS as u64);
+    assert_eq!(stats["settings"]["anticaching"], "alru");
+    let missing = client.call(0, read, &(RECORDS + 2).to_le_bytes()).unwrap_err();
+    assert_eq!(missing.to_string(), "aborted: no such key");
+    let unknown = client.call(0, 99, &[]).unwrap_err();
+    assert!(unknown.to_string().contains("no procedure has the number 99"));
+    stop(served);
+}
+
+#[test]
+fn a_malformed_frame_closes_its_connection_only() {
+    let served = serve("", &serde_json::json!({}));
+    let mut good = Client::connect(served.address).unwrap();
+    load(&mut good);
+    for bad in [vec![0xFF; 64], vec![0; 64], 3u32.to_le_bytes().to_vec()] {
+        let mut stream = TcpStream::connect(served.address).unwrap();
+        stream.write_all(&HELLO_MAGIC).unwrap();
+        stream.write_all(&PROTOCOL_VERSION.to_le_bytes()).unwrap();
+        stream.write_all(&0u16.to_le_bytes()).unwrap();
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).unwrap();
+        let mut welcome = vec![0; u32::from_le_bytes(length) as usize];
+        stream.read_exact(&mut welcome).unwrap();
+        stream.write_all(&bad).unwrap();
+        let mut rest = Vec::new();
+        assert!(matches!(stream.read_to_end(&mut rest), Ok(0) | Err(_)), "the server closes it without an answer");
+    }
+    let mut stranger = TcpStream::connect(served.address).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(matches!(stranger.read_to_end(&mut Vec::new()), Ok(0) | Err(_)));
+    let read = good.procedure("ycsb_read").unwrap();
+    assert_eq!(good.call(0, read, &0i64.to_le_bytes()).unwrap(), row(0)[8..]);
+    stop(served);
+}
+
+#[test]
+fn a_partition_that_does_not_exist_is_refused_by_name() {
+    let served = serve("", &serde_json::json!({"partitions": 1}));
+    let mut stream = TcpStream::connect(served.address).unwrap();
+    stream.write_all(&HELLO_MAGIC).unwrap();
+    stream.write_all(&[1, 0, 7, 0]).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(String::from_utf8_lossy(&answer).contains("partition 7; this server has 1"));
+}
+
+/// A file-size limit stands for a full disk: the write of a log segment is refused by the system.
+#[test]
+fn a_refused_log_write_fails_the_writes_and_everything_after_it() {
+    let changes = serde_json::json!({"partitions": 1, "anticaching": "off", "memory_budget_bytes": 64 << 20});
+    // 1.5 MiB in units of 512 bytes: the first segment fits; the log cannot grow into a larger one.
+    let served = serve("trap '' XFSZ; ulimit -f 3000;", &changes);
+    let mut client = Client::connect(served.address).unwrap();
+    let procedure = client.procedure("ycsb_load").unwrap();
+    let mut refused = None;
+    for first in (0..20_000).step_by(1600) {
+        let mut params = 1600u32.to_le_bytes().to_vec();
+        (first..first + 1600).for_each(|key| params.extend(row(key)));
+        if let Err(error) = client.call(0, procedure, &params) {
+            refused = Some(error);
+            break;
+        }
+    }
+    let text = refused.expect("1600 rows do not fit in what the limit allows").to_string();
+    assert!(text.starts_with("failed: ") && text.contains("command log") && text.contains("File too large"), "{text}");
+    let again = client.call(0, client.procedure("ycsb_read").unwrap(), &0i64.to_le_bytes()).unwrap_err();
+    assert!(matches!(&again, ClientError::NotCommitted(text) if text.contains("command log")), "{again}");
+}
+
+fn refused(changes: &serde_json::Value, prepare: impl FnOnce(&Path)) -> String {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    prepare(directory.path());
+    let config = write_config(directory.path(), changes);
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_anticached")).arg("serve").arg("--config").arg(config).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().filter(|line| !line.contains("warning")).count(), 1, "one clear line: {text}");
+    text
+}
+
+#[test]
+fn bad_configurations_are_refused_in_one_line() {
+    let nothing = |_: &Path| ();
+    assert!(refused(&serde_json::json!({"alpha": 1}), nothing).contains("unknown field `alpha`"));
+    assert!(
+        refused(&serde_json::json!({"memory_budget_bytes": 5}), nothing)
+            .contains("`memory_budget_bytes` = 5: at least")
+    );
+    assert!(refused(&serde_json::json!({"schema": "/nowhere.sql"}), nothing).contains("schema /nowhere.sql"));
+    let leftovers = |directory: &Path| {
+        std::fs::create_dir(directory.join("data")).unwrap();
+        std::fs::write(directory.join("data/old"), "x").unwrap();
+    };
+    assert!(refused(&serde_json::json!({}), leftovers).contains("it holds `old`"));
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let served = serve("", &serde_json::json!({}));
+    let listen = served.address.to_string();
+    let text = refused(&serde_json::json!({"listen": listen}), |_| ());
+    assert!(text.contains(&format!("listen on {listen}")) && text.contains("in use"), "{text}");
+    assert!(served.directory.path().exists());
+}
+
+#[test]
+fn a_client_notices_that_the_server_died() {
+    let mut served = serve("", &serde_json::json!({}));
+    let mut client = Client::connect(served.address).unwrap();
+    let read = client.procedure("ycsb_read").unwrap();
+    served.child.kill().unwrap();
+    served.child.wait().unwrap();
+    let error = client.call(0, read, &0i64.to_le_bytes()).unwrap_err();
+    assert!(matches!(error, ClientError::Broken { .. }), "{error}");
+    assert!(matches!(Client::connect(served.address), Err(ClientError::Connect { .. })));
+}

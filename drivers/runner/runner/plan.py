@@ -313,8 +313,8 @@ class Estimate:
     disk_bytes: int
 
 
-TRIAL_OVERHEAD_S = 1.0  # starting loadgen, connecting, counters, recording
-DEPLOYMENT_OVERHEAD_S = 14.0  # the Ansible plays that stop one system and start the next
+TRIAL_OVERHEAD_S = 0.5  # starting loadgen, connecting, counters, recording
+DEPLOYMENT_OVERHEAD_S = 7.0  # the Ansible plays that stop one system and start the next
 ENGINE_LOAD_RECORDS_PER_S = 150_000
 MYSQL_LOAD_RECORDS_PER_S = 25_000
 PREWARM_RECORDS_PER_S = 60_000

@@ -109,8 +109,7 @@ retry: build ## Run only the failed trials of the newest run
 	@$(RUNNER) retry $(WHERE)
 
 bench: setup ## Measure the engine itself; writes RESULTS/bench/latest.json
-	@mkdir -p "$(RESULTS)/bench"
-	$(CARGO) run --release --locked -p anticache-engine --bin engine-bench -- --out "$(RESULTS)/bench/latest.json"
+	@$(CARGO) bench --locked -p anticache-engine --bench engine -- --json "$(abspath $(RESULTS))/bench/latest.json"
 
 clean: ## Stop the servers that were started here, remove var/ and RESULTS/runs
 	@if command -v python3 >/dev/null; then python3 setup/clean.py --results "$(RESULTS)"; fi

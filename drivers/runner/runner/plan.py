@@ -321,7 +321,7 @@ PREWARM_RECORDS_PER_S = 60_000
 COPY_BYTES_PER_S = 400_000_000
 RESULT_BYTES_PER_TRIAL = 64 * 1024
 MYSQL_BYTES_PER_STORED_BYTE = 1.25  # tablespace with free space in its pages, doublewrite buffer, system tables
-ENGINE_LOG_BYTES_PER_S = 40_000_000  # command log of a fast write-heavy trial; emptied with each deployment
+ENGINE_LOG_BYTES_PER_S = 20_000_000  # command log of a fast write-heavy trial; emptied with each deployment
 
 
 def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str]) -> Estimate:

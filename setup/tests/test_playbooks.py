@@ -38,7 +38,7 @@ class Node:
         return subprocess.run(command, cwd=ROOT / "ansible", capture_output=True, text=True, check=False, timeout=120)
 
     def deployment(self) -> dict[str, Any]:
-        """A small deployment of mysql-memcached (CONTRACTS: deployment file)."""
+        """A small deployment of mysql-memcached (INTERFACES.md: deployment file)."""
         return {
             "id": "test",
             "system": "mysql-memcached",

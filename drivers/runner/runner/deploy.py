@@ -1,4 +1,4 @@
-"""Bringing a system up and down through the playbooks of ``ansible/`` (CONTRACTS: deployment file)."""
+"""Bringing a system up and down through the playbooks of ``ansible/`` (INTERFACES.md: deployment file)."""
 
 from __future__ import annotations
 

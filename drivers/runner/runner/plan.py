@@ -22,6 +22,7 @@ from runner.yamlfile import nearest
 TRIAL_FORMAT = 1  # raise it when the runner changes how a trial is carried out: recorded trials then count no more
 DATASET_FORMAT = 2  # raise it when the loaders change what they store: kept data sets are then loaded anew
 HASH_DIGITS = 16
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -160,11 +161,16 @@ def _ordered(
                 yield make_deployment(workload, system, ratio, cpus), on_it
 
 
+def whole(exact_bytes: float, step_bytes: int) -> int:
+    """Round to the nearest whole step, at least one: MySQL 5.6 and Memcached cut what they are given to whole MiB."""
+    return max(1, round(exact_bytes / step_bytes)) * step_bytes
+
+
 def make_deployment(workload: Workload, system: str, ratio: float, cpus: CpuSets) -> Deployment:
-    """Work out the configuration of `system` at a data/memory ratio (CONTRACTS: deployment file)."""
+    """Work out the configuration of `system` at a data/memory ratio (INTERFACES.md: deployment file)."""
     experiment, scale = workload.experiment, workload.values
-    budget_bytes = int(scale.records * experiment.stored_bytes_per_record / ratio)
-    cache_bytes = int(budget_bytes * experiment.memcached_share) if system == "mysql-memcached" else 0
+    budget_bytes = whole(scale.records * experiment.stored_bytes_per_record / ratio, 2 * MIB)
+    cache_bytes = whole(budget_bytes * experiment.memcached_share, MIB) if system == "mysql-memcached" else 0
     values: dict[str, Any] = {
         "system": system,
         "benchmark": experiment.benchmark,
@@ -217,7 +223,7 @@ def _shaping(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> dict[str, Any]:
-    """Build loadgen's spec for a cell (CONTRACTS: loadgen), less `endpoint` and `schema`."""
+    """Build loadgen's spec for a cell (INTERFACES.md: loadgen), less `endpoint` and `schema`."""
     experiment, values = workload.experiment, workload.values
     return {
         "format": 1,

@@ -80,7 +80,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 @pytest.fixture
 def plan(smoke: Workload) -> Plan:
     """Two deployments of the null system with two trials of 0.6 s each."""
-    values = smoke.values.model_copy(update={"warmup_s": 0.1, "measure_s": 0.5, "records": 1000})
+    values = smoke.values.model_copy(update={"warmup_s": 0.1, "measure_s": 0.5, "records": 5000})
     grid = smoke.grid.model_copy(
         update={"system": ["null"], "mix": ["read-heavy"], "skew": [1.5, 0.5], "data_memory_ratio": [1.0, 2.0]}
     )

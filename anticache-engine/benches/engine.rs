@@ -308,7 +308,7 @@ fn main() -> anyhow::Result<()> {
     if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
         eprintln!("warning: not bound to one CPU ({error}): expect noise");
     }
-    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let mut report = Report::default();
     in_process(&arguments, &directory.path().join("in-process"), &mut report)?;
     over_tcp(&arguments, directory.path(), &mut report)?;

@@ -44,7 +44,7 @@ fn write_config(directory: &Path, changes: &serde_json::Value) -> std::path::Pat
 
 /// `shell` is put before the server's command, to run it under a limit.
 fn serve(shell: &str, changes: &serde_json::Value) -> Served {
-    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let config = write_config(directory.path(), changes);
     let command = format!("{shell} exec \"$0\" serve --config \"$1\"");
     let mut child = Command::new("sh")
@@ -186,7 +186,7 @@ fn a_refused_log_write_fails_the_writes_and_everything_after_it() {
 }
 
 fn refused(changes: &serde_json::Value, prepare: impl FnOnce(&Path)) -> String {
-    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     prepare(directory.path());
     let config = write_config(directory.path(), changes);
     let output =

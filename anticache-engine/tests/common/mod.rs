@@ -70,7 +70,7 @@ pub struct Database {
 
 impl Database {
     pub fn create(change: impl FnOnce(&mut Config)) -> Self {
-        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut config = config(directory.path(), 1 << 20);
         change(&mut config);
         config.check().unwrap();

@@ -133,7 +133,7 @@ fn strategies() -> impl Strategy<Value = (Merge, f64, AntiCaching)> {
 
 /// A few cases on every commit; `PROPTEST_CASES=1000` for a long run.
 fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(6)
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24)
 }
 
 proptest! {

@@ -27,6 +27,7 @@ const SEGMENT_MAGIC: [u8; 4] = *b"ACLS";
 const GROUP_MAGIC: [u8; 4] = *b"ACLG";
 const VERSION: u32 = 1;
 const GROUP_HEADER_BYTES: usize = 32;
+const KEPT_GROUP_BYTES: usize = 1 << 20;
 
 /// A reply that waits for its group.
 #[derive(Debug, Clone, Copy)]
@@ -286,9 +287,10 @@ impl CommandLog {
         Some((group, flag))
     }
 
-    /// Takes back a group's memory.
+    /// Takes back a group's memory, unless a burst has made it large: it is not part of the memory budget, so it stays small.
     pub fn recycle(&mut self, group: Group) {
-        self.spare = Some(group);
+        let large = group.buffer.capacity().max(group.frames.capacity()) > KEPT_GROUP_BYTES;
+        self.spare = (!large).then_some(group);
     }
 
     /// All replies that wait, after a failure.

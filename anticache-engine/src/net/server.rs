@@ -30,6 +30,8 @@ use crate::procedure::ProcedureSet;
 const MAX_BATCH: usize = 512;
 /// A connection with more unsent replies than this is not read from until they are gone.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
+/// Memory that a connection without unsent replies keeps for the next ones.
+const KEPT_OUTLET_BYTES: usize = 1 << 20;
 const READ_BUFFER_BYTES: usize = 256 << 10;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a stopping server waits for transactions under way.
@@ -451,6 +453,9 @@ impl EventLoop {
                 match inlet.stream.write(&outlet.frames) {
                     Ok(sent) => {
                         outlet.frames.drain(..sent);
+                        if outlet.frames.is_empty() {
+                            outlet.frames.shrink_to(KEPT_OUTLET_BYTES);
+                        }
                     }
                     Err(error) => open = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
                 }

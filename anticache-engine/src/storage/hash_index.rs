@@ -24,7 +24,7 @@ struct Bucket {
     /// 0 = the slot is free.
     fingerprints: [u8; SLOTS],
     handles: [Handle; SLOTS],
-    /// Overflow bucket number + 0; 0 ends the list, because overflow bucket 0 is never given out.
+    /// Number of the overflow bucket; 0 ends the list, because overflow bucket 0 is never given out.
     overflow: u32,
 }
 
@@ -143,28 +143,13 @@ impl HashIndex {
 
     /// The handle under `hash` for which `is_match` holds.
     #[inline]
-    pub fn find(&self, hash: u64, mut is_match: impl FnMut(Handle) -> bool) -> Option<Handle> {
-        let fingerprint = fingerprint_of(hash);
-        let mut at = At::Main(self.bucket_of(hash));
-        loop {
-            let bucket = self.bucket(at);
-            let mut matches = bucket.matches(fingerprint);
-            while matches != 0 {
-                let handle = bucket.handles[matches.trailing_zeros() as usize];
-                if is_match(handle) {
-                    return Some(handle);
-                }
-                matches &= matches - 1;
-            }
-            if bucket.overflow == NO_BUCKET {
-                return None;
-            }
-            at = At::Overflow(bucket.overflow as usize);
-        }
+    pub fn find(&self, hash: u64, is_match: impl FnMut(Handle) -> bool) -> Option<Handle> {
+        self.position(hash, is_match).map(|(at, slot)| self.bucket(at).handles[slot])
     }
 
-    /// Where the entry (`hash`, `handle`) is.
-    fn position(&self, hash: u64, handle: Handle) -> Option<(At, usize)> {
+    /// Where the entry is.
+    #[inline]
+    fn position(&self, hash: u64, mut is_match: impl FnMut(Handle) -> bool) -> Option<(At, usize)> {
         let fingerprint = fingerprint_of(hash);
         let mut at = At::Main(self.bucket_of(hash));
         loop {
@@ -172,7 +157,7 @@ impl HashIndex {
             let mut matches = bucket.matches(fingerprint);
             while matches != 0 {
                 let slot = matches.trailing_zeros() as usize;
-                if bucket.handles[slot] == handle {
+                if is_match(bucket.handles[slot]) {
                     return Some((at, slot));
                 }
                 matches &= matches - 1;
@@ -195,7 +180,7 @@ impl HashIndex {
 
     /// Points the entry (`hash`, `old`) to `new`; false when there is none.
     pub fn replace(&mut self, hash: u64, old: Handle, new: Handle) -> bool {
-        let Some((at, slot)) = self.position(hash, old) else {
+        let Some((at, slot)) = self.position(hash, |handle| handle == old) else {
             return false;
         };
         self.bucket_mut(at).handles[slot] = new;
@@ -204,7 +189,7 @@ impl HashIndex {
 
     /// Removes the entry (`hash`, `handle`); false when there is none.
     pub fn remove(&mut self, hash: u64, handle: Handle) -> bool {
-        let Some((at, slot)) = self.position(hash, handle) else {
+        let Some((at, slot)) = self.position(hash, |entry| entry == handle) else {
             return false;
         };
         self.bucket_mut(at).fingerprints[slot] = 0;

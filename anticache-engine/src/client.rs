@@ -82,6 +82,7 @@ pub struct Client {
     address: SocketAddr,
     connections: Vec<Connection>,
     procedures: HashMap<String, u16>,
+    timeout: Option<Duration>,
 }
 
 impl Client {
@@ -102,7 +103,7 @@ impl Client {
             connections.push(Connection { stream, outgoing: Vec::new(), incoming, filled: 0, outstanding: 0 });
         }
         let procedures = names.into_iter().zip(0..).collect();
-        Ok(Self { address, connections, procedures })
+        Ok(Self { address, connections, procedures, timeout: None })
     }
 
     /// Number of partitions.
@@ -138,6 +139,7 @@ impl Client {
     /// What the system says.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ClientError> {
         let address = self.address;
+        self.timeout = timeout;
         for connection in &self.connections {
             let set =
                 connection.stream.set_read_timeout(timeout).and_then(|()| connection.stream.set_write_timeout(timeout));
@@ -189,9 +191,13 @@ impl Client {
         }
         let mut fds: Vec<_> =
             waiting.iter().map(|&n| PollFd::new(&self.connections[n].stream, PollFlags::IN)).collect();
-        while let Err(error) = poll(&mut fds, None) {
-            if error != rustix::io::Errno::INTR {
-                return Err(error.into());
+        let timeout = self.timeout.and_then(|timeout| rustix::time::Timespec::try_from(timeout).ok());
+        loop {
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(waiting.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(n, _)| n).collect())

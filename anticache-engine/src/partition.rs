@@ -359,8 +359,7 @@ impl Partition {
         finish_reply(out, start, Status::Committed);
         let wrote = !self.undo.is_empty();
         let Some(log) = self.log.as_mut().filter(|_| wrote || unsynced_seen != 0) else {
-            self.undo.clear();
-            return;
+            return self.forget_changes();
         };
         if wrote {
             let mark = log.append(invocation.procedure, invocation.params);
@@ -378,21 +377,25 @@ impl Partition {
                     Change::Delete { .. } => log.mark_deleted(),
                 }
             }
-            self.undo.clear();
         }
         log.hold(if wrote { 0 } else { unsynced_seen }, invocation.origin, &out[start..]);
         out.truncate(start);
+        self.forget_changes();
     }
 
     fn undo_changes(&mut self) {
-        if !self.undo.is_empty() {
-            let log = &mut self.log;
-            roll_back(&mut self.tables, &mut self.undo, &mut self.meter, |table, tuple, flags| {
-                if let Some(log) = log {
-                    log.moved(table, tuple, flags);
-                }
-            });
+        roll_back(&mut self.tables, &mut self.undo, &mut self.meter);
+    }
+
+    /// Ends the undo log of a transaction that committed: what it deleted is freed now.
+    #[inline]
+    fn forget_changes(&mut self) {
+        for change in self.undo.changes() {
+            if let Change::Delete { table, tuple } = *change {
+                self.tables[usize::from(table)].free_detached(tuple);
+            }
         }
+        self.undo.clear();
     }
 
     /// Step 5. Makes what the pre-pass touched in memory the hottest and pins it, requests the blocks and lets the transaction wait.
@@ -472,21 +475,25 @@ impl Partition {
     /// Step 6. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
     fn make_room_and_rerun<S: ReplySink>(&mut self, table: usize, invocation: Invocation<'_>, sink: &mut S) {
         // The slots that it had filled are free again: it needs more than those. Twice as many, so that a large transaction fits soon.
-        let wanted = 2 * self.tables[table].tuples().free_slots() + 1;
+        let free = self.tables[table].tuples().free_slots();
+        let (mut restarts, wanted) = (invocation.restarts + 1, 2 * free + 1);
         let reason = if invocation.restarts >= MAX_RESTARTS {
             Some("the transaction's own tuples do not fit")
         } else {
             match self.make_room(table, wanted) {
                 Room::Made => None,
                 Room::Wait => {
+                    // The disk's slowness does not count as the transaction's failure.
+                    restarts -= 1;
                     self.stall(sink);
                     None
                 }
+                Room::Nothing if self.tables[table].tuples().free_slots() > free => None,
                 Room::Nothing => Some("nothing can be evicted"),
             }
         };
         match reason {
-            None => self.run(Invocation { restarts: invocation.restarts + 1, ..invocation }, sink),
+            None => self.run(Invocation { restarts, ..invocation }, sink),
             Some(reason) => {
                 let budget_bytes = self.meter.budget_bytes();
                 self.refuse(

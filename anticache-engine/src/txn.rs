@@ -98,7 +98,8 @@ impl TxnContext<'_> {
 
     fn resident(&self, tuple: TupleRef) -> Result<TupleId, Abort> {
         match tuple.found {
-            Found::Resident(id) => Ok(id),
+            Found::Resident(id) if self.tables[usize::from(tuple.table)].tuples().is_live(id) => Ok(id),
+            Found::Resident(_) => Err(Abort::user("the transaction has deleted this tuple")),
             Found::Evicted(_) => Err(Abort::Evicted),
         }
     }
@@ -172,11 +173,18 @@ impl TxnContext<'_> {
                 stored.def().row_bytes
             )));
         }
-        let hash = hash_key(stored.def().key(row));
-        if stored.find(hash, stored.def().key(row)).is_some() {
+        let key = stored.def().key(row);
+        // What this answers depends on the tuple that is there, or on the deletion of the one that was: it waits for their log groups.
+        let found = stored.find(hash_key(key), key);
+        self.unsynced_seen |= match found {
+            Some(Found::Resident(id)) => stored.tuples().flags(id) & flag::UNSYNCED,
+            Some(Found::Evicted(_)) => 0,
+            None => self.unsynced_deletes,
+        };
+        if found.is_some() {
             return Err(Abort::user("duplicate key"));
         }
-        let tuple = stored.insert(hash, row, self.meter).map_err(|NeedMemory| Abort::NeedMemory(table))?;
+        let tuple = stored.insert(row, self.meter).map_err(|NeedMemory| Abort::NeedMemory(table))?;
         self.undo.push(Change::Insert { table, tuple });
         Ok(())
     }
@@ -187,24 +195,15 @@ impl TxnContext<'_> {
     /// [`Abort::Evicted`].
     pub fn delete(&mut self, tuple: TupleRef) -> Result<(), Abort> {
         let id = self.resident(tuple)?;
-        let table = &mut self.tables[usize::from(tuple.table)];
-        let row = table.tuples().row(id);
-        let (image, len, flags) = (self.undo.keep(row), row.len() as u32, table.tuples().flags(id));
-        table.remove(id);
+        self.tables[usize::from(tuple.table)].detach(id);
         self.footprint.resident.retain(|&entry| entry != (tuple.table, id));
-        self.undo.push(Change::Delete { table: tuple.table, image, len, flags });
+        self.undo.push(Change::Delete { table: tuple.table, tuple: id });
         Ok(())
     }
 }
 
-/// Undoes the changes of the running transaction, newest first. `moved` is told the new place of restored tuples that carry writes of
-/// earlier transactions not known to be durable.
-pub(crate) fn roll_back(
-    tables: &mut [Table],
-    undo: &mut UndoLog,
-    meter: &mut MemoryMeter,
-    mut moved: impl FnMut(TableId, TupleId, u8),
-) {
+/// Undoes the changes of the running transaction, newest first.
+pub(crate) fn roll_back(tables: &mut [Table], undo: &mut UndoLog, meter: &mut MemoryMeter) {
     while let Some(change) = undo.pop() {
         match change {
             Change::Update { table, tuple, offset, len, image } => {
@@ -213,16 +212,7 @@ pub(crate) fn roll_back(
                 row[offset as usize..][..len as usize].copy_from_slice(before);
             }
             Change::Insert { table, tuple } => tables[usize::from(table)].remove(tuple),
-            Change::Delete { table, image, len, flags } => {
-                let row = undo.image(image, len);
-                let stored = &mut tables[usize::from(table)];
-                let hash = hash_key(stored.def().key(row));
-                let tuple = stored.insert(hash, row, meter).expect("the slot that the deletion freed is free again");
-                stored.tuples_mut().set_flags(tuple, flags);
-                if flags & flag::UNSYNCED != 0 {
-                    moved(table, tuple, flags);
-                }
-            }
+            Change::Delete { table, tuple } => tables[usize::from(table)].reattach(tuple, meter),
         }
     }
     undo.clear();

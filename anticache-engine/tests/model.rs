@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use anticache_engine::config::{AntiCaching, Log, Merge};
 use anticache_engine::net::frame::Status;
-use common::{ADD, Answer, COLD, DELETE, Database, INSERT, OTHER, READ, SUM, TRANSFER, params};
+use common::{ADD, Answer, COLD, DELETE, Database, INSERT, OTHER, READ, SHUFFLE, SUM, TRANSFER, params};
 use proptest::prelude::*;
 
 /// Keys 0..KEYS are loaded at the start: about four times what the budget of 1 MiB holds.
@@ -23,6 +23,7 @@ enum Op {
     Delete(u16, i64),
     Transfer(u16, i64, i64, i64),
     Sum(u16, Vec<i64>),
+    Shuffle(u16, i64, i64, i64, i64),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -35,7 +36,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (table.clone(), key.clone(), any::<i32>()).prop_map(|(t, k, v)| Op::Add(t, k, v.into())),
         1 => (table.clone(), key.clone()).prop_map(|(t, k)| Op::Delete(t, k)),
         2 => (table.clone(), key.clone(), key.clone(), -20..100i64).prop_map(|(t, a, b, v)| Op::Transfer(t, a, b, v)),
-        1 => (table, prop::collection::vec(key, 1..12)).prop_map(|(t, ks)| Op::Sum(t, ks)),
+        1 => (table.clone(), prop::collection::vec(key.clone(), 1..12)).prop_map(|(t, ks)| Op::Sum(t, ks)),
+        2 => (table, key.clone(), key.clone(), key, -1..1i64).prop_map(|(t, a, b, c, s)| Op::Shuffle(t, a, b, c, s)),
     ]
 }
 
@@ -47,6 +49,7 @@ fn request(op: &Op) -> (u16, Vec<u8>) {
         Op::Delete(t, k) => (DELETE, params(*t, &[*k])),
         Op::Transfer(t, a, b, v) => (TRANSFER, params(*t, &[*a, *b, *v])),
         Op::Sum(t, ks) => (SUM, params(*t, ks)),
+        Op::Shuffle(t, a, b, new, sign) => (SHUFFLE, params(*t, &[*a, *b, *new, *sign])),
     }
 }
 
@@ -75,6 +78,22 @@ fn expected(model: &mut Model, op: &Op) -> Result<Vec<u8>, &'static str> {
             }
             *model.get_mut(&(*t, *a)).unwrap() -= v;
             *model.get_mut(&(*t, *b)).unwrap() += v;
+            Ok(Vec::new())
+        }
+        Op::Shuffle(t, a, b, new, sign) => {
+            if !model.contains_key(&(*t, *a)) || !model.contains_key(&(*t, *b)) {
+                return Err("missing");
+            }
+            if model.contains_key(&(*t, *new)) {
+                return Err("duplicate key");
+            }
+            if *sign < 0 {
+                return Err("negative");
+            }
+            let value = model[&(*t, *a)] + 1;
+            model.remove(&(*t, *b));
+            model.insert((*t, *new), value);
+            model.insert((*t, *a), value);
             Ok(Vec::new())
         }
         Op::Sum(t, ks) => Ok(ks.iter().filter_map(|k| model.get(&(*t, *k))).sum::<i64>().to_le_bytes().to_vec()),

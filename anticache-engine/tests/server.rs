@@ -233,3 +233,36 @@ fn a_client_notices_that_the_server_died() {
     assert!(matches!(error, ClientError::Broken { .. }), "{error}");
     assert!(matches!(Client::connect(served.address), Err(ClientError::Connect { .. })));
 }
+
+/// The block file reaches the file-size limit: nothing more is evicted, what was acknowledged is read right or refused with the reason.
+#[test]
+fn a_refused_block_write_loses_nothing_and_is_named() {
+    let changes = serde_json::json!({"partitions": 1, "log": "off"});
+    let served = serve("trap '' XFSZ; ulimit -f 2000;", &changes);
+    let mut client = Client::connect(served.address).unwrap();
+    let (load, read) = (client.procedure("ycsb_load").unwrap(), client.procedure("ycsb_read").unwrap());
+    let mut refused = None;
+    let mut acknowledged = 0;
+    while refused.is_none() && acknowledged < RECORDS {
+        let mut params = 50u32.to_le_bytes().to_vec();
+        (acknowledged..acknowledged + 50).for_each(|key| params.extend(row(key)));
+        match client.call(0, load, &params) {
+            Ok(_) => acknowledged += 50,
+            Err(error) => refused = Some(error.to_string()),
+        }
+    }
+    let refused = refused.expect("1 MB on disk and 2 MiB of memory cannot hold 4 MB");
+    assert!(refused.contains("memory budget") && refused.contains("nothing can be evicted"), "{refused}");
+    let mut right = 0;
+    for key in 0..acknowledged {
+        match client.call(0, read, &key.to_le_bytes()) {
+            Ok(reply) => {
+                assert_eq!(reply, row(key)[8..], "key {key}");
+                right += 1;
+            }
+            Err(error) => assert!(error.to_string().contains("nothing can be evicted"), "key {key}: {error}"),
+        }
+    }
+    assert!(right > acknowledged / 3, "{right} of {acknowledged}");
+    assert!(client.stats().unwrap()["write_errors"].as_u64() > Some(0));
+}

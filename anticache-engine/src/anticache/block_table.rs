@@ -25,8 +25,8 @@ pub enum Place {
     },
     /// In the file.
     Stored,
-    /// The write failed; its tuples are lost to transactions until a restart recovers them, and are never served wrong.
-    WriteFailed,
+    /// Not on disk: about to be written, or its write failed and the partition keeps the buffer.
+    Unwritten,
 }
 
 /// What is known of a block without reading it.

@@ -79,7 +79,7 @@ pub fn divide(shares: &mut [Share], blocks: usize) {
 impl Partition {
     /// One eviction transaction.
     pub(crate) fn evict(&mut self) -> Evicted {
-        let Some(anticache) = &self.anticache else {
+        let Some(anticache) = self.anticache.as_ref().filter(|anticache| anticache.unwritten.is_empty()) else {
             return Evicted::Nothing;
         };
         let count = anticache.blocks_per_eviction.min(anticache.buffers.available());
@@ -101,9 +101,12 @@ impl Partition {
         let ids = self.anticache.as_mut().map_or_else(Vec::new, |anticache| anticache.blocks.take_ids(count));
         let mut ids = ids.into_iter();
         let mut written: Vec<(u32, AlignedBuf)> = Vec::with_capacity(count);
+        let mut unsynced = false;
         for (table, share) in shares.into_iter().enumerate() {
             for block_id in ids.by_ref().take(share.blocks) {
-                written.extend(self.construct_block(table as TableId, block_id).map(|buffer| (block_id, buffer)));
+                written.extend(
+                    self.construct_block(table as TableId, block_id, &mut unsynced).map(|buffer| (block_id, buffer)),
+                );
             }
             self.tables[table].accesses_since_eviction = 0;
             self.tables[table].eviction_credit = share.credit;
@@ -118,14 +121,15 @@ impl Partition {
             for table in 0..self.tables.len() {
                 let Some(anticache) = self.anticache.as_mut().filter(|_| written.is_empty()) else { break };
                 let block_id = anticache.blocks.take_ids(1)[0];
-                written.extend(self.construct_block(table as TableId, block_id).map(|buffer| (block_id, buffer)));
+                written.extend(
+                    self.construct_block(table as TableId, block_id, &mut unsynced).map(|buffer| (block_id, buffer)),
+                );
             }
         }
         let blocks = written.len();
         self.write_blocks(written);
         if blocks == 0 {
-            let awaited = self.log.as_ref().is_some_and(|log| !log.is_idle());
-            return if awaited { Evicted::Wait } else { Evicted::Nothing };
+            return if unsynced { Evicted::Wait } else { Evicted::Nothing };
         }
         self.counters.evictions += 1;
         let elapsed_us = started.elapsed().as_micros() as u64;
@@ -134,8 +138,8 @@ impl Partition {
         Evicted::Blocks(blocks)
     }
 
-    /// Steps 2 and 3 for one block; `None` (and the id given back) when the table has nothing to evict.
-    fn construct_block(&mut self, table_id: TableId, block_id: u32) -> Option<AlignedBuf> {
+    /// Steps 2 and 3 for one block, setting `unsynced` when a tuple had to stay for its log group; `None` (and the id given back) when the table has nothing to evict.
+    fn construct_block(&mut self, table_id: TableId, block_id: u32, unsynced: &mut bool) -> Option<AlignedBuf> {
         let anticache = self.anticache.as_mut()?;
         let table = &mut self.tables[usize::from(table_id)];
         let identity = BlockIdentity {
@@ -147,7 +151,9 @@ impl Partition {
         let mut builder = BlockBuilder::new(identity, anticache.buffers.take()?);
         let mut skipped = 0;
         while let Some(coldest) = table.chain().and_then(super::chain::LruChain::coldest) {
-            if table.tuples().flags(coldest) & (flag::UNSYNCED | flag::PINNED) != 0 {
+            let flags = table.tuples().flags(coldest);
+            if flags & (flag::UNSYNCED | flag::PINNED) != 0 {
+                *unsynced |= flags & flag::UNSYNCED != 0;
                 // A waiting transaction needs it, or its last write is not durable, which only the tuple's flags tell: it stays until then.
                 skipped += 1;
                 if skipped > table.tuples().live() {
@@ -167,7 +173,7 @@ impl Partition {
             anticache.blocks.give_back(block_id);
             return None;
         }
-        anticache.blocks.insert(block_id, BlockState { identity, tuples, holes: 0, place: Place::WriteFailed });
+        anticache.blocks.insert(block_id, BlockState { identity, tuples, holes: 0, place: Place::Unwritten });
         self.counters.evicted_blocks += 1;
         self.counters.evicted_tuples += u64::from(tuples);
         let buffer = builder.finish();
@@ -205,10 +211,18 @@ impl Partition {
             return;
         };
         let ids = anticache.writes.remove(&number).unwrap_or_default();
-        let place = if completion.result.is_ok() { Place::Stored } else { Place::WriteFailed };
-        self.counters.write_errors += u64::from(completion.result.is_err());
+        if let Err(error) = completion.result {
+            // The buffers are the only copy now: they are kept and fetched from, and nothing more is evicted.
+            eprintln!("anticached: evicted blocks {ids:?} cannot be written: {error}; nothing is evicted any more");
+            self.counters.write_errors += 1;
+            for (id, buffer) in ids.into_iter().zip(completion.buffers) {
+                anticache.blocks.write_ended(id, Place::Unwritten);
+                anticache.unwritten.insert(id, buffer);
+            }
+            return;
+        }
         for id in ids {
-            anticache.blocks.write_ended(id, place);
+            anticache.blocks.write_ended(id, Place::Stored);
         }
         for buffer in completion.buffers {
             anticache.buffers.give_back(buffer);

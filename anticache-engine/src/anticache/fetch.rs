@@ -69,14 +69,10 @@ impl Partition {
                 return;
             };
             match anticache.blocks.get(block_id).place {
-                Place::Writing { .. } => {
+                Place::Writing { .. } | Place::Unwritten => {
                     if !self.merge_from_write_buffer(block_id) {
                         return;
                     }
-                }
-                Place::WriteFailed => {
-                    let problem = "its write had failed; a restart will recover it from the log".to_owned();
-                    self.fetch_failed(block_id, &BlockError::Read { block_id, problem });
                 }
                 Place::Stored => {
                     if anticache.buffers.available() <= anticache.reserved_for_eviction || !self.ring.has_room() {
@@ -99,22 +95,31 @@ impl Partition {
     /// Step 2 for a block that is on its way to disk; false when there is no room for its tuples now.
     fn merge_from_write_buffer(&mut self, block_id: u32) -> bool {
         // The block may leave its buffer while room is made for its tuples, so the place is looked up afterwards.
-        if !self.make_room_for(block_id) {
-            return false;
+        match self.make_room_for(block_id) {
+            Room::Made => {}
+            Room::Wait => return false,
+            Room::Nothing => {
+                self.fetch_failed(block_id, &self.no_memory(block_id));
+                return true;
+            }
         }
         let Some(anticache) = &mut self.anticache else {
             return true;
         };
-        let Place::Writing { operation, index } = anticache.blocks.get(block_id).place else {
+        let place = anticache.blocks.get(block_id).place;
+        if place == Place::Stored {
             return false;
-        };
+        }
         let Some(fetch) = anticache.fetches.remove(&block_id) else {
             return true;
         };
         self.counters.fetched_from_buffer += 1;
         let state = *anticache.blocks.get(block_id);
         let whole = merges_whole(anticache.merge, anticache.hole_threshold, &state);
-        let bytes = &self.ring.buffers(operation)[index];
+        let bytes = match place {
+            Place::Writing { operation, index } => &self.ring.buffers(operation)[index],
+            _ => &anticache.unwritten[&block_id],
+        };
         let table = &mut self.tables[usize::from(fetch.table)];
         let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.wanted, whole);
         self.end_fetch(block_id, fetch, whole, result);
@@ -148,8 +153,12 @@ impl Partition {
             let Some(&(block_id, _)) = anticache.backlog.front() else {
                 return;
             };
-            if !self.make_room_for(block_id) {
+            let room = self.make_room_for(block_id);
+            if room == Room::Wait {
                 return;
+            }
+            if room == Room::Nothing {
+                self.fetch_failed(block_id, &self.no_memory(block_id));
             }
             let Some(anticache) = &mut self.anticache else {
                 return;
@@ -170,18 +179,26 @@ impl Partition {
         }
     }
 
-    fn make_room_for(&mut self, block_id: u32) -> bool {
+    fn make_room_for(&mut self, block_id: u32) -> Room {
         let Some(anticache) = &self.anticache else {
-            return true;
+            return Room::Made;
         };
         let Some(fetch) = anticache.fetches.get(&block_id) else {
-            return true;
+            return Room::Made;
         };
         let state = anticache.blocks.get(block_id);
         let whole = merges_whole(anticache.merge, anticache.hole_threshold, state);
         let count = if whole { u64::from(state.tuples - state.holes) } else { fetch.wanted.len() as u64 };
         let table = usize::from(fetch.table);
-        self.make_room(table, count) == Room::Made
+        self.make_room(table, count)
+    }
+
+    fn no_memory(&self, block_id: u32) -> BlockError {
+        let budget_bytes = self.meter.budget_bytes();
+        BlockError::Read {
+            block_id,
+            problem: format!("no room in the memory budget of {budget_bytes} bytes, and nothing can be evicted"),
+        }
     }
 
     /// Step 5, and the block's holes.

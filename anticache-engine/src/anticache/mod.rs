@@ -80,6 +80,8 @@ pub(crate) struct AntiCache {
     writes: HashMap<u32, Vec<u32>>,
     next_write: u32,
     last_created_us: u64,
+    /// Blocks whose write failed, by id: their only copy. While there are any, nothing is evicted.
+    unwritten: HashMap<u32, AlignedBuf>,
 }
 
 impl AntiCache {
@@ -102,6 +104,7 @@ impl AntiCache {
             writes: HashMap::new(),
             next_write: 0,
             last_created_us: 0,
+            unwritten: HashMap::new(),
         })
     }
 

@@ -34,6 +34,7 @@ const MAX_UNSENT_BYTES: usize = 32 << 20;
 const KEPT_OUTLET_BYTES: usize = 1 << 20;
 const READ_BUFFER_BYTES: usize = 256 << 10;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// How long a stopping server waits for transactions under way.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -180,6 +181,8 @@ fn accept(listener: &TcpListener, handles: Vec<PartitionHandle>, welcome: &Welco
             return;
         }
         let (Ok(stream), handles, welcome) = (stream, Arc::clone(&handles), welcome.clone()) else {
+            // Out of descriptors, most likely: asking again at once would only burn the partitions' CPU.
+            std::thread::sleep(ACCEPT_PAUSE);
             continue;
         };
         // A slow hello must not keep others out.
@@ -252,6 +255,12 @@ struct Outlets {
     discarded: Vec<u8>,
 }
 
+impl Outlets {
+    fn is_empty(&self) -> bool {
+        self.outlets.iter().all(|outlet| outlet.frames.is_empty())
+    }
+}
+
 impl ReplySink for Outlets {
     #[inline]
     fn buffer(&mut self, connection: u32, epoch: u32) -> &mut Vec<u8> {
@@ -310,7 +319,7 @@ impl EventLoop {
             }
         }
         let deadline = Instant::now() + DRAIN_TIMEOUT;
-        while !self.partition.is_idle() && Instant::now() < deadline {
+        while !(self.partition.is_idle() && self.outlets.is_empty()) && Instant::now() < deadline {
             if self.turn(&mut events, false).is_err() {
                 return;
             }
@@ -358,7 +367,10 @@ impl EventLoop {
                 self.inlets.len() - 1
             });
             let interest = epoll::EventFlags::IN;
-            epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(number as u64), interest)?;
+            if let Err(error) = epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(number as u64), interest) {
+                eprintln!("anticached: a connection is refused: {error}");
+                continue;
+            }
             self.inlets[number] = Some(Inlet { stream, buffer: vec![0; READ_BUFFER_BYTES], filled: 0, interest });
         }
         Ok(())

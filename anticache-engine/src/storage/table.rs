@@ -244,11 +244,17 @@ impl Table {
     ///
     /// # Errors
     /// [`NeedMemory`].
-    pub fn insert(&mut self, hash: u64, row: &[u8], meter: &mut MemoryMeter) -> Result<TupleId, NeedMemory> {
+    pub fn insert(&mut self, row: &[u8], meter: &mut MemoryMeter) -> Result<TupleId, NeedMemory> {
         let id = self.allocate(meter)?;
         self.tuples.row_mut(id).copy_from_slice(row);
+        self.index_and_link(id, meter);
+        Ok(id)
+    }
+
+    /// Enters a tuple in memory into the index, and into the chain at the hot end.
+    fn index_and_link(&mut self, id: TupleId, meter: &mut MemoryMeter) {
         let (tuples, evicted, def) = (&self.tuples, &self.evicted, &self.def);
-        self.index.insert(hash, id, |handle| match Found::of(handle) {
+        self.index.insert(hash_key(def.key(tuples.row(id))), id, |handle| match Found::of(handle) {
             Found::Resident(id) => hash_key(def.key(tuples.row(id))),
             Found::Evicted(id) => hash_key(evicted.key(id)),
         });
@@ -256,15 +262,36 @@ impl Table {
             chain.push_hot(&mut self.tuples, id);
         }
         self.account(meter);
-        Ok(id)
     }
 
     /// Removes a resident tuple.
     pub fn remove(&mut self, id: TupleId) {
-        let hash = hash_key(self.def.key(self.tuples.row(id)));
-        let removed = self.index.remove(hash, id);
+        self.detach(id);
+        self.free_detached(id);
+    }
+
+    /// Takes a resident tuple out of index and chain; its slot keeps id, row and flags until the transaction ends, because changes that it
+    /// made before refer to them.
+    pub fn detach(&mut self, id: TupleId) {
+        let removed = self.index.remove(hash_key(self.def.key(self.tuples.row(id))), id);
         debug_assert!(removed, "a live tuple has an index entry");
-        self.unlink_and_free(id);
+        if let Some(chain) = &mut self.chain {
+            chain.remove(&mut self.tuples, id);
+        }
+        let flags = self.tuples.flags(id) & !flag::LIVE;
+        self.tuples.set_flags(id, flags);
+    }
+
+    /// Undoes [`Table::detach`].
+    pub fn reattach(&mut self, id: TupleId, meter: &mut MemoryMeter) {
+        let flags = self.tuples.flags(id) | flag::LIVE;
+        self.tuples.set_flags(id, flags);
+        self.index_and_link(id, meter);
+    }
+
+    /// Frees the slot of a detached tuple.
+    pub fn free_detached(&mut self, id: TupleId) {
+        self.tuples.free(id);
     }
 
     fn unlink_and_free(&mut self, id: TupleId) {

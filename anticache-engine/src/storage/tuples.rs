@@ -176,7 +176,6 @@ impl TupleMemory {
     /// Frees a slot.
     #[inline]
     pub fn free(&mut self, id: TupleId) {
-        debug_assert!(self.is_live(id));
         let index = (id / self.slots_per_chunk) as usize;
         let head = self.chunks[index].free_head;
         self.set_flags(id, 0);

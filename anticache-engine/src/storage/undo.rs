@@ -26,16 +26,12 @@ pub enum Change {
         /// Tuple.
         tuple: TupleId,
     },
-    /// A tuple was removed; its row is in the arena at `image`.
+    /// A tuple was detached; its slot, with the row, is freed when the transaction commits.
     Delete {
         /// Table.
         table: TableId,
-        /// Position of the row in the arena.
-        image: u32,
-        /// Bytes of the row.
-        len: u32,
-        /// Flags of the tuple before.
-        flags: u8,
+        /// Tuple.
+        tuple: TupleId,
     },
 }
 

@@ -159,6 +159,7 @@ pub const ADD: u16 = 2;
 pub const DELETE: u16 = 3;
 pub const TRANSFER: u16 = 4;
 pub const SUM: u16 = 5;
+pub const SHUFFLE: u16 = 6;
 
 /// Parameters: a table, then numbers.
 pub fn params(table: u16, numbers: &[i64]) -> Vec<u8> {
@@ -208,9 +209,10 @@ fn find(txn: &mut TxnContext<'_>, table: u16, id: i64) -> Result<anticache_engin
 }
 
 /// insert(id, value), read(id), add(id, amount), delete(id), transfer(from, to, amount; aborts *after* its writes when the amount is negative),
-/// sum(id...): each in one transaction.
+/// sum(id...), shuffle(a, b, new, sign; updates, inserts and deletes in turn, aborts at the end when the sign is negative): each in one
+/// transaction.
 pub fn procedures() -> ProcedureSet {
-    let all: [(&'static str, Body); 6] = [
+    let all: [(&'static str, Body); 7] = [
         ("insert", |txn, table, n| txn.insert(table, &row(n[0], n[1]))),
         ("read", |txn, table, n| {
             let tuple = find(txn, table, n[0])?;
@@ -244,6 +246,18 @@ pub fn procedures() -> ProcedureSet {
             }
             txn.reply(&sum.to_le_bytes());
             Ok(())
+        }),
+        ("shuffle", |txn, table, n| {
+            let (first, second) = (find(txn, table, n[0])?, find(txn, table, n[1])?);
+            let value = value_of(txn, first)? + 1;
+            txn.update(first, 8, &value.to_le_bytes())?;
+            txn.insert(table, &row(n[2], value))?;
+            txn.delete(first)?;
+            if n[0] != n[1] {
+                txn.delete(second)?;
+            }
+            txn.insert(table, &row(n[0], value))?;
+            if n[3] < 0 { Err(Abort::user("negative")) } else { Ok(()) }
         }),
     ];
     ProcedureSet::new(

@@ -56,6 +56,8 @@ pub struct TupleMemory {
     stride_bytes: usize,
     slots_per_chunk: u32,
     chunks: Vec<Chunk>,
+    /// Bytes of all chunks: the bound of every access.
+    allocated_bytes: usize,
     /// No chunk before this one has a free slot.
     first_candidate: usize,
     live: u64,
@@ -77,6 +79,7 @@ impl TupleMemory {
             stride_bytes,
             slots_per_chunk: u32::try_from(slots).map_err(io::Error::other)?,
             chunks: Vec::new(),
+            allocated_bytes: 0,
             first_candidate: 0,
             live: 0,
         })
@@ -94,7 +97,7 @@ impl TupleMemory {
 
     /// Bytes of all chunks held.
     pub fn allocated_bytes(&self) -> usize {
-        self.chunks.len() * self.chunk_bytes()
+        self.allocated_bytes
     }
 
     /// Tuples held.
@@ -117,6 +120,7 @@ impl TupleMemory {
         if (self.chunks.len() + 1) * self.chunk_bytes() > self.region.reserved_bytes() {
             return false;
         }
+        self.allocated_bytes += self.chunk_bytes();
         self.chunks.push(Chunk { touched: 0, free_head: NO_TUPLE, free: self.slots_per_chunk });
         true
     }
@@ -142,6 +146,7 @@ impl TupleMemory {
     pub fn release_last_chunk(&mut self) {
         let chunk = self.chunks.pop().expect("a chunk to release");
         assert_eq!(chunk.free, self.slots_per_chunk, "released a chunk that holds tuples");
+        self.allocated_bytes -= self.chunk_bytes();
         // The page in which the chunk before ends stays.
         let start = self.allocated_bytes().next_multiple_of(4096);
         let end = (self.allocated_bytes() + self.chunk_bytes()).next_multiple_of(4096);
@@ -190,7 +195,7 @@ impl TupleMemory {
     /// Whether `id` is a slot of the chunks held and carries a tuple.
     #[inline]
     pub fn is_live(&self, id: TupleId) -> bool {
-        ((id / self.slots_per_chunk) as usize) < self.chunks.len() && self.flags(id) & flag::LIVE != 0
+        (id as usize * self.stride_bytes) < self.allocated_bytes && self.flags(id) & flag::LIVE != 0
     }
 
     /// Address of a slot.
@@ -199,7 +204,7 @@ impl TupleMemory {
     #[inline(always)]
     fn address(&self, id: TupleId) -> *mut u8 {
         let offset = id as usize * self.stride_bytes;
-        assert!(offset < self.allocated_bytes(), "tuple id {id} is outside its table");
+        assert!(offset < self.allocated_bytes, "tuple id {id} is outside its table");
         // SAFETY: offset + stride <= allocated_bytes <= reserved bytes, because ids count whole slots of whole chunks.
         unsafe { self.region.base().add(offset) }
     }

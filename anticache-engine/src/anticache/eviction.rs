@@ -267,7 +267,7 @@ impl Partition {
 
     /// Gives back one chunk of the table with the most free slots, of the tables other than `spared`.
     fn release_chunk(&mut self, spared: Option<usize>) -> bool {
-        let free_bytes = |table: &Table| table.tuples().free_slots() * table.tuples().stride_bytes() as u64;
+        let free_bytes = |table: &Table| table.tuples().free_slots() * table.tuples().tuple_bytes() as u64;
         let mut order: Vec<usize> = (0..self.tables.len()).filter(|&index| Some(index) != spared).collect();
         order.sort_by_key(|&index| std::cmp::Reverse(free_bytes(&self.tables[index])));
         let log = &mut self.log;

@@ -191,22 +191,18 @@ impl Table {
         match Found::of(self.index.guess(hash)?) {
             Found::Resident(id) => {
                 self.tuples.prefetch(id, lines);
+                self.tuples.prefetch_links(id);
                 Some(id)
             }
             Found::Evicted(_) => None,
         }
     }
 
-    /// Third stage, for transactions that will update the chain: the headers of the neighbours.
+    /// Third stage, for transactions that will update the chain: the links of the neighbours. `id` is a guess of this moment.
     #[inline]
     pub fn prefetch_neighbours(&self, id: TupleId) {
-        if self.tuples.is_live(id) {
-            for neighbour in [self.tuples.next(id), self.tuples.prev(id)] {
-                if neighbour != NO_TUPLE {
-                    self.tuples.prefetch(neighbour, 1);
-                }
-            }
-        }
+        self.tuples.prefetch_links(self.tuples.next(id));
+        self.tuples.prefetch_links(self.tuples.prev(id));
     }
 
     /// Makes a tuple the hottest.

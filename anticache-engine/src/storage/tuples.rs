@@ -1,15 +1,21 @@
 //! Tuple memory of one table at one partition.
 //!
-//! A tuple is addressed by a 4-byte id (its slot), as in the paper (§3.1, Fig. 4), and laid out as
+//! A tuple is addressed by a 4-byte id (its slot), as in the paper (§3.1, Fig. 4). Its header has the paper's fields and sizes, but lies in two
+//! places: the flags before the row, the chain's ids in an array of their own, at the same position.
 //!
 //! ```text
-//! offset 0      1           5           9                9 + row_bytes
-//!        | flags | next (4) | prev (4)  | row (fixed part) | padding to 8 |
+//! slot   offset 0       1                  1 + row_bytes
+//!               | flags | row (fixed part) | padding to 8 |
+//! links  offset 0          4          8
+//!               | next (4) | prev (4) |
 //! ```
 //!
+//! An update of the chain writes the links of three tuples, two of which the transaction has no other business with. In the array, eight tuples
+//! share a cache line and a hundred thousand a huge page; in the slots, each would cost a line and a page of its own.
+//!
 //! `next` and `prev` are the LRU chain's tuple ids; in a free slot `next` links the free list of its chunk. Slots come in chunks, which
-//! are the unit in which memory is taken and given back. New tuples go to the lowest chunk with a free slot, so that the last chunks
-//! run empty and can be released.
+//! are the unit in which memory is taken and given back, with their part of the array. New tuples go to the lowest chunk with a free slot, so
+//! that the last chunks run empty and can be released.
 
 use std::io;
 
@@ -21,8 +27,10 @@ pub type TupleId = u32;
 /// No tuple; ends chains and free lists.
 pub const NO_TUPLE: TupleId = u32::MAX;
 
-/// Bytes before a tuple's row: 1 byte of flags and two 4-byte chain ids (paper, Fig. 4).
-pub const TUPLE_HEADER_BYTES: usize = 9;
+/// Bytes before a tuple's row: its flags.
+const FLAGS_BYTES: usize = 1;
+/// Bytes of a tuple's two 4-byte chain ids (paper, Fig. 4).
+const LINKS_BYTES: usize = 8;
 
 /// Tuple flags.
 pub mod flag {
@@ -51,13 +59,16 @@ struct Chunk {
 /// The slots of one table.
 #[derive(Debug)]
 pub struct TupleMemory {
-    region: Region,
+    slots: Region,
+    links: Region,
     row_bytes: usize,
     stride_bytes: usize,
     slots_per_chunk: u32,
+    /// Slots that the reserved address space has room for.
+    max_slots: u32,
     chunks: Vec<Chunk>,
-    /// Bytes of all chunks: the bound of every access.
-    allocated_bytes: usize,
+    /// Slots of all chunks: the bound of every access.
+    slot_count: u32,
     /// No chunk before this one has a free slot.
     first_candidate: usize,
     live: u64,
@@ -69,17 +80,19 @@ impl TupleMemory {
     /// # Errors
     /// As [`Region::reserve`].
     pub fn new(row_bytes: usize, chunk_bytes: usize, limit_bytes: usize) -> io::Result<Self> {
-        let stride_bytes = (TUPLE_HEADER_BYTES + row_bytes).next_multiple_of(8);
-        let slots = (chunk_bytes / stride_bytes).max(1);
-        let limit_bytes = limit_bytes.max(2 * slots * stride_bytes);
-        let region = Region::reserve(limit_bytes, limit_bytes >= HUGE_PAGE_THRESHOLD_BYTES)?;
+        let stride_bytes = (FLAGS_BYTES + row_bytes).next_multiple_of(8);
+        let slots_per_chunk = (chunk_bytes / (stride_bytes + LINKS_BYTES)).max(1);
+        let max_slots = (limit_bytes / (stride_bytes + LINKS_BYTES)).max(2 * slots_per_chunk);
+        let huge_pages = limit_bytes >= HUGE_PAGE_THRESHOLD_BYTES;
         Ok(Self {
-            region,
+            slots: Region::reserve(max_slots * stride_bytes, huge_pages)?,
+            links: Region::reserve(max_slots * LINKS_BYTES, huge_pages)?,
             row_bytes,
             stride_bytes,
-            slots_per_chunk: u32::try_from(slots).map_err(io::Error::other)?,
+            slots_per_chunk: u32::try_from(slots_per_chunk).map_err(io::Error::other)?,
+            max_slots: u32::try_from(max_slots).unwrap_or(NO_TUPLE),
             chunks: Vec::new(),
-            allocated_bytes: 0,
+            slot_count: 0,
             first_candidate: 0,
             live: 0,
         })
@@ -87,17 +100,17 @@ impl TupleMemory {
 
     /// Bytes of one chunk.
     pub fn chunk_bytes(&self) -> usize {
-        self.slots_per_chunk as usize * self.stride_bytes
+        self.slots_per_chunk as usize * self.tuple_bytes()
     }
 
     /// Bytes that one tuple occupies, header and padding included.
-    pub fn stride_bytes(&self) -> usize {
-        self.stride_bytes
+    pub fn tuple_bytes(&self) -> usize {
+        self.stride_bytes + LINKS_BYTES
     }
 
     /// Bytes of all chunks held.
     pub fn allocated_bytes(&self) -> usize {
-        self.allocated_bytes
+        self.slot_count as usize * self.tuple_bytes()
     }
 
     /// Tuples held.
@@ -117,10 +130,10 @@ impl TupleMemory {
 
     /// Takes one more chunk; false when the table's address space is used up.
     pub fn add_chunk(&mut self) -> bool {
-        if (self.chunks.len() + 1) * self.chunk_bytes() > self.region.reserved_bytes() {
+        if self.max_slots - self.slot_count < self.slots_per_chunk {
             return false;
         }
-        self.allocated_bytes += self.chunk_bytes();
+        self.slot_count += self.slots_per_chunk;
         self.chunks.push(Chunk { touched: 0, free_head: NO_TUPLE, free: self.slots_per_chunk });
         true
     }
@@ -146,11 +159,14 @@ impl TupleMemory {
     pub fn release_last_chunk(&mut self) {
         let chunk = self.chunks.pop().expect("a chunk to release");
         assert_eq!(chunk.free, self.slots_per_chunk, "released a chunk that holds tuples");
-        self.allocated_bytes -= self.chunk_bytes();
-        // The page in which the chunk before ends stays.
-        let start = self.allocated_bytes().next_multiple_of(4096);
-        let end = (self.allocated_bytes() + self.chunk_bytes()).next_multiple_of(4096);
-        self.region.release(start, end.min(self.region.reserved_bytes()) - start);
+        let end = self.slot_count as usize;
+        self.slot_count -= self.slots_per_chunk;
+        for (region, bytes) in [(&mut self.slots, self.stride_bytes), (&mut self.links, LINKS_BYTES)] {
+            // The page in which the chunk before ends stays.
+            let start = (self.slot_count as usize * bytes).next_multiple_of(4096);
+            let end = (end * bytes).next_multiple_of(4096).min(region.reserved_bytes());
+            region.release(start, end.saturating_sub(start));
+        }
         self.first_candidate = self.first_candidate.min(self.chunks.len());
     }
 
@@ -195,7 +211,7 @@ impl TupleMemory {
     /// Whether `id` is a slot of the chunks held and carries a tuple.
     #[inline]
     pub fn is_live(&self, id: TupleId) -> bool {
-        (id as usize * self.stride_bytes) < self.allocated_bytes && self.flags(id) & flag::LIVE != 0
+        id < self.slot_count && self.flags(id) & flag::LIVE != 0
     }
 
     /// Address of a slot.
@@ -203,16 +219,15 @@ impl TupleMemory {
     /// The assertion is the bound that every access below relies on: a slot of a chunk held lies wholly in the region.
     #[inline(always)]
     fn address(&self, id: TupleId) -> *mut u8 {
-        let offset = id as usize * self.stride_bytes;
-        assert!(offset < self.allocated_bytes, "tuple id {id} is outside its table");
-        // SAFETY: offset + stride <= allocated_bytes <= reserved bytes, because ids count whole slots of whole chunks.
-        unsafe { self.region.base().add(offset) }
+        assert!(id < self.slot_count, "tuple id {id} is outside its table");
+        // SAFETY: id < slot_count <= max_slots, and max_slots * stride bytes are reserved.
+        unsafe { self.slots.base().add(id as usize * self.stride_bytes) }
     }
 
     /// Flags of a tuple, see [`flag`].
     #[inline]
     pub fn flags(&self, id: TupleId) -> u8 {
-        // SAFETY: `address` points at a slot of at least the header's size.
+        // SAFETY: `address` points at a slot, which begins with the flags.
         unsafe { *self.address(id) }
     }
 
@@ -223,62 +238,76 @@ impl TupleMemory {
         unsafe { *self.address(id) = flags }
     }
 
+    /// `[next, prev]` of all slots of the chunks held.
+    #[inline(always)]
+    fn links(&self) -> &[[TupleId; 2]] {
+        // SAFETY: slot_count <= max_slots, and max_slots * LINKS_BYTES are reserved, zero or written as ids; the region is page-aligned.
+        unsafe { std::slice::from_raw_parts(self.links.base().cast(), self.slot_count as usize) }
+    }
+
+    #[inline(always)]
+    fn links_mut(&mut self) -> &mut [[TupleId; 2]] {
+        // SAFETY: as in `links`; `&mut self` makes it the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.links.base().cast(), self.slot_count as usize) }
+    }
+
     /// The chain's next id (towards the hot end), or the next free slot.
     #[inline]
     pub fn next(&self, id: TupleId) -> TupleId {
-        // SAFETY: bytes 1..5 of the header; unaligned, hence read_unaligned.
-        unsafe { self.address(id).add(1).cast::<u32>().read_unaligned() }
+        self.links()[id as usize][0]
     }
 
     /// The chain's previous id (towards the cold end).
     #[inline]
     pub fn prev(&self, id: TupleId) -> TupleId {
-        // SAFETY: bytes 5..9 of the header.
-        unsafe { self.address(id).add(5).cast::<u32>().read_unaligned() }
+        self.links()[id as usize][1]
     }
 
     /// Sets `next`.
     #[inline]
     pub fn set_next(&mut self, id: TupleId, next: TupleId) {
-        // SAFETY: bytes 1..5 of the header.
-        unsafe { self.address(id).add(1).cast::<u32>().write_unaligned(next) }
+        self.links_mut()[id as usize][0] = next;
     }
 
     /// Sets `prev`.
     #[inline]
     pub fn set_prev(&mut self, id: TupleId, prev: TupleId) {
-        // SAFETY: bytes 5..9 of the header.
-        unsafe { self.address(id).add(5).cast::<u32>().write_unaligned(prev) }
+        self.links_mut()[id as usize][1] = prev;
     }
 
     /// Sets both links.
     #[inline]
     pub fn set_links(&mut self, id: TupleId, next: TupleId, prev: TupleId) {
-        self.set_next(id, next);
-        self.set_prev(id, prev);
+        self.links_mut()[id as usize] = [next, prev];
     }
 
     /// The row (fixed part) of a tuple.
     #[inline]
     pub fn row(&self, id: TupleId) -> &[u8] {
-        // SAFETY: header and row lie in the slot.
-        unsafe { std::slice::from_raw_parts(self.address(id).add(TUPLE_HEADER_BYTES), self.row_bytes) }
+        // SAFETY: flags and row lie in the slot.
+        unsafe { std::slice::from_raw_parts(self.address(id).add(FLAGS_BYTES), self.row_bytes) }
     }
 
     /// The row of a tuple, to write.
     #[inline]
     pub fn row_mut(&mut self, id: TupleId) -> &mut [u8] {
         // SAFETY: as in `row`; `&mut self` makes it the only access.
-        unsafe { std::slice::from_raw_parts_mut(self.address(id).add(TUPLE_HEADER_BYTES), self.row_bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.address(id).add(FLAGS_BYTES), self.row_bytes) }
     }
 
     /// Brings the first `lines` cache lines of a tuple near.
     #[inline]
     pub fn prefetch(&self, id: TupleId, lines: usize) {
-        let address = self.region.base().wrapping_add(id as usize * self.stride_bytes);
+        let address = self.slots.base().wrapping_add(id as usize * self.stride_bytes);
         for line in 0..lines {
             prefetch(address.wrapping_add(line * 64));
         }
+    }
+
+    /// Brings a tuple's links near.
+    #[inline]
+    pub fn prefetch_links(&self, id: TupleId) {
+        prefetch(self.links.base().wrapping_add(id as usize * LINKS_BYTES));
     }
 }
 
@@ -289,7 +318,7 @@ mod tests {
     #[test]
     fn slots_are_reused_lowest_chunk_first_and_chunks_are_given_back() {
         let mut memory = TupleMemory::new(23, 4096, 1 << 20).unwrap();
-        assert_eq!(memory.stride_bytes(), 32);
+        assert_eq!(memory.tuple_bytes(), 32);
         assert_eq!(memory.slots_per_chunk(), 128);
         assert!(memory.allocate().is_none());
         assert!(memory.add_chunk() && memory.add_chunk());

@@ -6,6 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use serde::Deserialize;
 
 use crate::net::frame::{
@@ -72,6 +74,8 @@ struct Welcome {
 struct Connection {
     stream: TcpStream,
     outgoing: Vec<u8>,
+    /// Bytes of `outgoing` that the socket has taken.
+    sent: usize,
     incoming: Vec<u8>,
     filled: usize,
     outstanding: usize,
@@ -100,7 +104,7 @@ impl Client {
             let partition = u16::try_from(partition).map_err(|_| missing())?;
             let (stream, _) = greet(address, partition)?;
             let incoming = vec![0; READ_BUFFER_BYTES];
-            connections.push(Connection { stream, outgoing: Vec::new(), incoming, filled: 0, outstanding: 0 });
+            connections.push(Connection { stream, outgoing: Vec::new(), sent: 0, incoming, filled: 0, outstanding: 0 });
         }
         let procedures = names.into_iter().zip(0..).collect();
         Ok(Self { address, connections, procedures, timeout: None })
@@ -167,40 +171,44 @@ impl Client {
     pub fn wait(&mut self, on_reply: &mut dyn FnMut(u64, Reply<'_>)) -> Result<usize, ClientError> {
         let address = self.address;
         let broken = |source| ClientError::Broken { address, source };
-        for connection in &mut self.connections {
-            if !connection.outgoing.is_empty() {
-                connection.stream.write_all(&connection.outgoing).map_err(broken)?;
-                connection.outgoing.clear();
-            }
-        }
         let mut delivered = 0;
-        while delivered == 0 && self.outstanding() > 0 {
+        loop {
+            for connection in &mut self.connections {
+                connection.send().map_err(broken)?;
+            }
+            if delivered > 0 || self.outstanding() == 0 {
+                return Ok(delivered);
+            }
             for number in self.readable().map_err(broken)? {
                 delivered += self.connections[number].receive(address, on_reply)?;
             }
         }
-        Ok(delivered)
     }
 
-    /// The connections with something to read; waits for it. With one partition there is nothing to choose, so nothing is asked.
+    /// The connections with something to read; waits for it, or for one that takes more requests. With one connection and nothing left to send
+    /// there is nothing to choose, so nothing is asked.
     fn readable(&self) -> io::Result<Vec<usize>> {
         let waiting: Vec<usize> =
             (0..self.connections.len()).filter(|&n| self.connections[n].outstanding > 0).collect();
-        if waiting.len() <= 1 {
+        if waiting.len() <= 1 && waiting.iter().all(|&n| self.connections[n].outgoing.is_empty()) {
             return Ok(waiting);
         }
-        let mut fds: Vec<_> =
-            waiting.iter().map(|&n| PollFd::new(&self.connections[n].stream, PollFlags::IN)).collect();
+        let wanted = |n: usize| match self.connections[n].outgoing.is_empty() {
+            true => PollFlags::IN,
+            false => PollFlags::IN | PollFlags::OUT,
+        };
+        let mut fds: Vec<_> = waiting.iter().map(|&n| PollFd::new(&self.connections[n].stream, wanted(n))).collect();
         let timeout = self.timeout.and_then(|timeout| rustix::time::Timespec::try_from(timeout).ok());
         loop {
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(_) => break,
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(waiting.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(n, _)| n).collect())
+        let readable = |fd: &PollFd<'_>| fd.revents().intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP);
+        Ok(waiting.into_iter().zip(&fds).filter(|(_, fd)| readable(fd)).map(|(n, _)| n).collect())
     }
 
     /// Runs one procedure and waits for it.
@@ -272,6 +280,23 @@ fn greet(address: SocketAddr, partition: u16) -> Result<(TcpStream, Welcome), Cl
 }
 
 impl Connection {
+    /// Sends as much as the socket takes now: a server that waits until its replies are read takes no more requests.
+    #[inline]
+    fn send(&mut self) -> io::Result<()> {
+        while self.sent < self.outgoing.len() {
+            let unsent = &self.outgoing[self.sent..];
+            match rustix::net::send(&self.stream, unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(bytes) => self.sent += bytes,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.outgoing.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
     /// Reads once and delivers the whole replies received so far.
     fn receive(&mut self, address: SocketAddr, on_reply: &mut dyn FnMut(u64, Reply<'_>)) -> Result<usize, ClientError> {
         let bytes = match self.stream.read(&mut self.incoming[self.filled..]) {

@@ -11,6 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::anticache::AntiCache;
 use crate::anticache::eviction::Room;
@@ -32,6 +33,11 @@ use crate::txn::{Abort, Footprint, TxnContext, roll_back};
 const PREFETCH_WINDOW: usize = 16;
 /// Cache lines of a tuple that are prefetched; the processor's own prefetcher follows a copy from there.
 const PREFETCH_LINES: usize = 4;
+/// The command-log group under construction is not let grow beyond this while the group before it is being written. The bound is far above what
+/// a disk leaves behind and far below the group format's 4 GiB.
+const MAX_GROUP_BYTES: usize = 64 << 20;
+/// How soon to look again at fetches that wait for room, when no completion will wake the event loop.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Times that a transaction is re-queued before it is given up: it needs more evicted tuples than memory can hold at once.
 const MAX_RESTARTS: u32 = 100;
 
@@ -256,6 +262,7 @@ impl Partition {
         sink: &mut S,
     ) {
         for window in requests.chunks(PREFETCH_WINDOW) {
+            self.bound_group(sink);
             self.prefetch(input, window);
             for request in window {
                 let origin = Origin { connection, epoch, token: request.token };
@@ -401,6 +408,9 @@ impl Partition {
     /// Step 5. Makes what the pre-pass touched in memory the hottest and pins it, requests the blocks and lets the transaction wait.
     fn end_pre_pass<S: ReplySink>(&mut self, invocation: Invocation<'_>, sink: &mut S) {
         let Invocation { origin, procedure, params, restarts } = invocation;
+        if self.footprint.evicted.is_empty() {
+            return self.refuse(origin, "its procedure says that it met evicted tuples, but looked up none", sink);
+        }
         if restarts >= MAX_RESTARTS {
             let reason = format!(
                 "given up after {restarts} restarts: its evicted tuples do not stay in memory together; the budget is {} bytes",
@@ -483,9 +493,11 @@ impl Partition {
             match self.make_room(table, wanted) {
                 Room::Made => None,
                 Room::Wait => {
+                    let (waited_us, completed) = self.stall(sink);
+                    self.counters.eviction_stalls += 1;
+                    self.counters.eviction_stall_us += waited_us;
                     // The disk's slowness does not count as the transaction's failure.
-                    restarts -= 1;
-                    self.stall(sink);
+                    restarts -= u32::from(completed > 0);
                     None
                 }
                 Room::Nothing if self.tables[table].tuples().free_slots() > free => None,
@@ -505,20 +517,29 @@ impl Partition {
         }
     }
 
-    /// Waits for the disk, in the middle of everything.
-    fn stall<S: ReplySink>(&mut self, sink: &mut S) {
-        let started = std::time::Instant::now();
+    /// Waits until the log's group under construction is small enough to take more.
+    fn bound_group<S: ReplySink>(&mut self, sink: &mut S) {
+        while self.log.as_ref().is_some_and(|log| log.group_bytes() > MAX_GROUP_BYTES) {
+            let (waited_us, _) = self.stall(sink);
+            self.counters.log_stalls += 1;
+            self.counters.log_stall_us += waited_us;
+        }
+    }
+
+    /// Waits for the disk, in the middle of everything. Returns for how many microseconds, and how many operations completed.
+    fn stall<S: ReplySink>(&mut self, sink: &mut S) -> (u64, usize) {
+        let started = Instant::now();
         let flushed = self.flush_log();
         let mut completions = std::mem::take(&mut self.completions);
         if let Err(error) = flushed.and_then(|()| self.ring.wait(&mut completions)) {
             self.fail(format!("disk I/O: {error}"), sink);
         }
+        let completed = completions.len();
         for completion in completions.drain(..) {
             self.complete(completion, sink);
         }
         self.completions = completions;
-        self.counters.eviction_stalls += 1;
-        self.counters.eviction_stall_us += started.elapsed().as_micros() as u64;
+        (started.elapsed().as_micros() as u64, completed)
     }
 
     fn flush_log(&mut self) -> io::Result<()> {
@@ -604,6 +625,7 @@ impl Partition {
             self.free_waiting.push(id);
             self.unpin(&waiting.pinned);
             let Waiting { origin, procedure, ref params, restarts, .. } = waiting;
+            self.bound_group(sink);
             match &waiting.problem {
                 None => self.run(Invocation { origin, procedure, params, restarts }, sink),
                 Some(problem) => self.refuse(origin, problem, sink),
@@ -611,9 +633,25 @@ impl Partition {
         }
     }
 
-    /// Whether transactions are ready to run without waiting for the disk.
-    pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+    /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`] does not fire.
+    pub fn poll_after(&self) -> Option<Duration> {
+        if !self.ready.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let waits = self.anticache.as_ref().is_some_and(AntiCache::has_waiting_fetches);
+        waits.then_some(RETRY_INTERVAL)
+    }
+
+    /// Whether the replies to some of a connection's requests have yet to be written.
+    pub fn owes_replies(&self, connection: u32, epoch: u32) -> bool {
+        let of = |origin: &Origin| origin.connection == connection && origin.epoch == epoch;
+        self.waiting.iter().flatten().any(|waiting| of(&waiting.origin))
+            || self.log.as_ref().is_some_and(|log| log.held_origins().any(of))
+    }
+
+    /// Whether the command log has failed, and with it everything that wants to commit.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.is_some()
     }
 
     /// Gauges now.

@@ -27,6 +27,10 @@ pub struct Counters {
     pub eviction_stalls: u64,
     /// Microseconds of those waits.
     pub eviction_stall_us: u64,
+    /// Times that the partition had to wait because the command log did not keep up.
+    pub log_stalls: u64,
+    /// Microseconds of those waits.
+    pub log_stall_us: u64,
     /// Longest eviction transaction, in microseconds.
     pub eviction_us_max: u64,
     /// Microseconds of all eviction transactions.

@@ -2,17 +2,25 @@
 #![allow(clippy::unwrap_used)] // a test that fails may panic
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use anticache_engine::client::{Client, ClientError, Reply};
-use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION};
+use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION, write_request};
+use rustix::process::{Pid, Signal, kill_process};
 
 const RECORDS: i64 = 4000;
 
+/// A server that does not answer is killed after this time, so that the test that waits for it fails instead of waiting on.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
 struct Served {
     child: Child,
+    /// Held while the watchdog shall watch.
+    _watched: Sender<()>,
     address: SocketAddr,
     directory: tempfile::TempDir,
 }
@@ -56,7 +64,40 @@ fn serve(shell: &str, changes: &serde_json::Value) -> Served {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("anticached ready on ").expect("the ready line").parse().unwrap();
-    Served { child, address, directory }
+    let (watched, ended) = channel();
+    let pid = Pid::from_child(&child);
+    std::thread::spawn(move || {
+        if ended.recv_timeout(WATCHDOG) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("the server has not ended within {WATCHDOG:?} and is killed");
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    });
+    Served { child, _watched: watched, address, directory }
+}
+
+/// A connection of its own to partition 0, after the handshake.
+fn raw_connection(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+    stream.write_all(&HELLO_MAGIC).unwrap();
+    stream.write_all(&PROTOCOL_VERSION.to_le_bytes()).unwrap();
+    stream.write_all(&0u16.to_le_bytes()).unwrap();
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut welcome = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut welcome).unwrap();
+    stream
+}
+
+/// The tokens of whole reply frames.
+fn tokens(mut frames: &[u8]) -> Vec<u64> {
+    let mut tokens = Vec::new();
+    while let Some((length, rest)) = frames.split_first_chunk() {
+        let (frame, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+        tokens.push(u64::from_le_bytes(frame[..8].try_into().unwrap()));
+        frames = behind;
+    }
+    tokens
 }
 
 fn row(key: i64) -> Vec<u8> {
@@ -79,8 +120,7 @@ fn load(client: &mut Client) {
 }
 
 fn stop(mut served: Served) {
-    rustix::process::kill_process(rustix::process::Pid::from_child(&served.child), rustix::process::Signal::TERM)
-        .unwrap();
+    kill_process(Pid::from_child(&served.child), Signal::TERM).unwrap();
     assert!(served.child.wait().unwrap().success(), "a graceful stop exits with 0");
 }
 
@@ -131,14 +171,7 @@ fn a_malformed_frame_closes_its_connection_only() {
     let mut good = Client::connect(served.address).unwrap();
     load(&mut good);
     for bad in [vec![0xFF; 64], vec![0; 64], 3u32.to_le_bytes().to_vec()] {
-        let mut stream = TcpStream::connect(served.address).unwrap();
-        stream.write_all(&HELLO_MAGIC).unwrap();
-        stream.write_all(&PROTOCOL_VERSION.to_le_bytes()).unwrap();
-        stream.write_all(&0u16.to_le_bytes()).unwrap();
-        let mut length = [0; 4];
-        stream.read_exact(&mut length).unwrap();
-        let mut welcome = vec![0; u32::from_le_bytes(length) as usize];
-        stream.read_exact(&mut welcome).unwrap();
+        let mut stream = raw_connection(served.address);
         stream.write_all(&bad).unwrap();
         let mut rest = Vec::new();
         assert!(matches!(stream.read_to_end(&mut rest), Ok(0) | Err(_)), "the server closes it without an answer");
@@ -148,6 +181,85 @@ fn a_malformed_frame_closes_its_connection_only() {
     assert!(matches!(stranger.read_to_end(&mut Vec::new()), Ok(0) | Err(_)));
     let read = good.procedure("ycsb_read").unwrap();
     assert_eq!(good.call(0, read, &0i64.to_le_bytes()).unwrap(), row(0)[8..]);
+    stop(served);
+}
+
+/// Reads and synced writes, some of evicted tuples, then the client ends its side at once, properly or with a malformed frame: every
+/// request before that is answered.
+#[test]
+fn a_client_that_ends_its_side_still_gets_its_replies() {
+    let served = serve("", &serde_json::json!({"partitions": 1}));
+    let mut client = Client::connect(served.address).unwrap();
+    load(&mut client);
+    let (read, update) = (client.procedure("ycsb_read").unwrap(), client.procedure("ycsb_update").unwrap());
+    for malformed in [false, true] {
+        let mut stream = raw_connection(served.address);
+        let mut wire = Vec::new();
+        for token in 0..600u64 {
+            let mut params = (token as i64 * 7 % RECORDS).to_le_bytes().to_vec();
+            if token % 3 == 0 {
+                params.extend_from_slice(&0u16.to_le_bytes());
+                params.extend_from_slice(&[b'Q'; 100]);
+            }
+            write_request(&mut wire, token, if token % 3 == 0 { update } else { read }, &params);
+        }
+        if malformed {
+            wire.extend_from_slice(&[0xFF; 4]);
+            wire.resize(wire.len() + (1 << 20), 0);
+        }
+        stream.write_all(&wire).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut replies = Vec::new();
+        stream.read_to_end(&mut replies).unwrap();
+        let mut tokens = tokens(&replies);
+        tokens.sort_unstable();
+        assert_eq!(tokens, (0..600).collect::<Vec<_>>(), "malformed: {malformed}");
+    }
+    assert_eq!(client.stats().unwrap()["waiting"], 0);
+    stop(served);
+}
+
+/// More replies than the server keeps for one connection before it stops reading: the client reads while it writes.
+#[test]
+fn a_client_may_have_any_number_of_requests_outstanding() {
+    let served =
+        serve("", &serde_json::json!({"partitions": 1, "anticaching": "off", "memory_budget_bytes": 64 << 20}));
+    let mut client = Client::connect(served.address).unwrap();
+    client.set_timeout(Some(WATCHDOG / 2)).unwrap();
+    load(&mut client);
+    let read = client.procedure("ycsb_read").unwrap();
+    // 60 MB of replies to reads; behind them 60 MB of requests, which the server does not take before the replies are read.
+    let requests = 60_000;
+    (0..requests).for_each(|token| client.submit(token, 0, read, &5i64.to_le_bytes()));
+    (0..6_000).for_each(|token| client.submit(token, 0, read, &[0; 10_000]));
+    let (mut committed, mut others) = (0, 0);
+    let mut count = |_, reply: Reply<'_>| match reply {
+        Reply::Committed(_) => committed += 1,
+        _ => others += 1,
+    };
+    while client.wait(&mut count).unwrap() > 0 {}
+    assert_eq!((committed, others), (requests, 6_000));
+    stop(served);
+}
+
+/// Keys and index entries alone need more than the budget: loading ends with the reason instead of exceeding it.
+#[test]
+fn a_budget_smaller_than_the_indexes_refuses_more_rows() {
+    let served = serve("", &serde_json::json!({"partitions": 1, "log": "off", "memory_budget_bytes": 1 << 20}));
+    let mut client = Client::connect(served.address).unwrap();
+    let procedure = client.procedure("ycsb_load").unwrap();
+    let refused = (0..100_000).step_by(50).find_map(|first| {
+        let mut params = 50u32.to_le_bytes().to_vec();
+        (first..first + 50).for_each(|key| params.extend(row(key)));
+        client.call(0, procedure, &params).err()
+    });
+    let text = refused.expect("an index entry takes 7 bytes and an Evicted Table entry 16").to_string();
+    assert!(text.contains("memory budget of 1048576 bytes is used up"), "{text}");
+    let stats = client.stats().unwrap();
+    let count = |name: &str| stats[name].as_u64().unwrap();
+    assert!(count("tuples_evicted") > 20_000, "{stats}");
+    // The last growth step of each structure is taken before it can be refused.
+    assert!(count("memory_total_bytes") <= count("memory_budget_bytes") + 4 * (64 << 10), "{stats}");
     stop(served);
 }
 

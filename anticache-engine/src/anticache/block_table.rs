@@ -150,12 +150,16 @@ impl BlockTable {
         }
     }
 
-    /// The write of a block ended.
-    pub fn write_ended(&mut self, block_id: u32, place: Place) {
+    /// The write of a block ended; false when the block was deleted meanwhile.
+    pub fn write_ended(&mut self, block_id: u32, place: Place) -> bool {
         match &mut self.blocks[block_id as usize] {
-            Some(state) => state.place = place,
+            Some(state) => {
+                state.place = place;
+                true
+            }
             None => {
                 self.free.insert(block_id);
+                false
             }
         }
     }

@@ -129,7 +129,8 @@ impl Partition {
         let blocks = written.len();
         self.write_blocks(written);
         if blocks == 0 {
-            return if unsynced { Evicted::Wait } else { Evicted::Nothing };
+            // Once the log has failed, no group becomes durable any more.
+            return if unsynced && !self.has_failed() { Evicted::Wait } else { Evicted::Nothing };
         }
         self.counters.evictions += 1;
         let elapsed_us = started.elapsed().as_micros() as u64;
@@ -216,8 +217,13 @@ impl Partition {
             eprintln!("anticached: evicted blocks {ids:?} cannot be written: {error}; nothing is evicted any more");
             self.counters.write_errors += 1;
             for (id, buffer) in ids.into_iter().zip(completion.buffers) {
-                anticache.blocks.write_ended(id, Place::Unwritten);
-                anticache.unwritten.insert(id, buffer);
+                if anticache.blocks.write_ended(id, Place::Unwritten) {
+                    self.meter.take(buffer.len() as u64);
+                    anticache.buffers.replace_lost(1);
+                    anticache.unwritten.insert(id, buffer);
+                } else {
+                    anticache.buffers.give_back(buffer);
+                }
             }
             return;
         }
@@ -252,8 +258,10 @@ impl Partition {
             if self.tables[table].reserve(count, &mut self.meter) {
                 return Room::Made;
             }
-            // Memory that another table has left over, a whole chunk of it, is used before anything more is evicted.
-            if self.release_chunk(Some(table)) {
+            // Memory that another table has left over, a whole chunk of it, is used before anything more is evicted. When the budget is exceeded,
+            // free slots of this table do not help either, but a chunk of them does.
+            let spared = (!self.meter.is_over()).then_some(table);
+            if self.release_chunk(spared) {
                 continue;
             }
             match self.evict() {

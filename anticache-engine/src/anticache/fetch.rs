@@ -94,7 +94,6 @@ impl Partition {
 
     /// Step 2 for a block that is on its way to disk; false when there is no room for its tuples now.
     fn merge_from_write_buffer(&mut self, block_id: u32) -> bool {
-        // The block may leave its buffer while room is made for its tuples, so the place is looked up afterwards.
         match self.make_room_for(block_id) {
             Room::Made => {}
             Room::Wait => return false,
@@ -107,9 +106,6 @@ impl Partition {
             return true;
         };
         let place = anticache.blocks.get(block_id).place;
-        if place == Place::Stored {
-            return false;
-        }
         let Some(fetch) = anticache.fetches.remove(&block_id) else {
             return true;
         };
@@ -118,7 +114,8 @@ impl Partition {
         let whole = merges_whole(anticache.merge, anticache.hole_threshold, &state);
         let bytes = match place {
             Place::Writing { operation, index } => &self.ring.buffers(operation)[index],
-            _ => &anticache.unwritten[&block_id],
+            Place::Unwritten => &anticache.unwritten[&block_id],
+            Place::Stored => unreachable!("writes end only between transactions, and making room is part of one"),
         };
         let table = &mut self.tables[usize::from(fetch.table)];
         let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.wanted, whole);
@@ -215,7 +212,7 @@ impl Partition {
             state.holes += merged.tuples;
             self.counters.compactions += u64::from(whole && anticache.merge == Merge::Tuple);
             if state.holes >= state.tuples {
-                anticache.blocks.remove(block_id);
+                anticache.remove_block(block_id, &mut self.meter);
             }
         }
         // Each waiter pins all of them: which one wanted which is not worth remembering.

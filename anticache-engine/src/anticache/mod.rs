@@ -8,6 +8,7 @@ use crate::config::{Config, Merge};
 use crate::error::StartError;
 use crate::io::{AlignedBuf, aligned_buf};
 use crate::partition::WaitingId;
+use crate::storage::table::MemoryMeter;
 
 pub mod block;
 pub mod block_table;
@@ -46,6 +47,11 @@ impl BufferPool {
         Some(aligned_buf(self.block_bytes))
     }
 
+    /// Replaces `count` buffers that were taken and will not come back.
+    fn replace_lost(&mut self, count: usize) {
+        self.not_made += count;
+    }
+
     fn give_back(&mut self, buffer: AlignedBuf) {
         debug_assert_eq!(buffer.len(), self.block_bytes);
         self.free.push(buffer);
@@ -80,7 +86,8 @@ pub(crate) struct AntiCache {
     writes: HashMap<u32, Vec<u32>>,
     next_write: u32,
     last_created_us: u64,
-    /// Blocks whose write failed, by id: their only copy. While there are any, nothing is evicted.
+    /// Blocks whose write failed, by id: their only copy. While there are any, nothing is evicted. They no longer belong to the buffers, which
+    /// fetches and later evictions need.
     unwritten: HashMap<u32, AlignedBuf>,
 }
 
@@ -109,7 +116,20 @@ impl AntiCache {
     }
 
     pub(crate) fn staging_bytes(&self) -> u64 {
-        (self.buffers.total * self.buffers.block_bytes) as u64
+        ((self.buffers.total + self.unwritten.len()) * self.buffers.block_bytes) as u64
+    }
+
+    /// Whether a fetch waits for a buffer, or a block that was read for room.
+    pub(crate) fn has_waiting_fetches(&self) -> bool {
+        !self.queue.is_empty() || !self.backlog.is_empty()
+    }
+
+    /// Deletes a block of which no tuple is wanted any more.
+    fn remove_block(&mut self, block_id: u32, meter: &mut MemoryMeter) {
+        self.blocks.remove(block_id);
+        if let Some(buffer) = self.unwritten.remove(&block_id) {
+            meter.give_back(buffer.len() as u64);
+        }
     }
 
     /// Creation time of a new block: the clock, but never twice the same.

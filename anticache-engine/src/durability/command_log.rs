@@ -189,6 +189,20 @@ impl CommandLog {
         group.flag()
     }
 
+    /// Bytes of the group under construction, with the replies that wait for it; 0 while it has no record.
+    pub fn group_bytes(&self) -> usize {
+        if self.current.records == 0 { 0 } else { self.current.buffer.len() + self.current.frames.len() }
+    }
+
+    /// Who waits for a reply.
+    pub fn held_origins(&self) -> impl Iterator<Item = &Origin> {
+        self.in_flight
+            .iter()
+            .chain(std::iter::once(&self.current))
+            .flat_map(|group| &group.replies)
+            .map(|held| &held.origin)
+    }
+
     /// Remembers a tuple that carries the current group's flag.
     pub fn mark(&mut self, table: TableId, tuple: TupleId) {
         self.current.marked.push((table, tuple));
@@ -295,9 +309,8 @@ impl CommandLog {
 
     /// All replies that wait, after a failure.
     pub fn abandon(&mut self) -> Vec<Origin> {
-        let in_flight = self.in_flight.take();
-        let groups = in_flight.iter().chain(std::iter::once(&self.current));
-        let origins = groups.flat_map(|group| group.replies.iter().map(|held| held.origin)).collect();
+        let origins = self.held_origins().copied().collect();
+        self.in_flight = None;
         self.current.reset(self.current.number);
         origins
     }

@@ -5,7 +5,7 @@
 //! disk work, send what became ready.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -33,8 +33,12 @@ const MAX_UNSENT_BYTES: usize = 32 << 20;
 /// Memory that a connection without unsent replies keeps for the next ones.
 const KEPT_OUTLET_BYTES: usize = 1 << 20;
 const READ_BUFFER_BYTES: usize = 256 << 10;
+/// How often a connection that is being closed is read from to throw away what came.
+const MAX_DISCARDING_READS: usize = 16;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// How often a stopping server looks whether everything is done.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a stopping server waits for transactions under way.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -237,6 +241,8 @@ struct Inlet {
     stream: TcpStream,
     buffer: Vec<u8>,
     filled: usize,
+    /// Nothing more is read: the client has ended its side, or has sent something malformed. What it asked before is still answered.
+    ended: bool,
     /// What the event loop waits for at this socket.
     interest: epoll::EventFlags,
 }
@@ -328,17 +334,13 @@ impl EventLoop {
 
     /// One turn of the loop; `read` = also take new requests.
     fn turn(&mut self, events: &mut Vec<epoll::Event>, read: bool) -> io::Result<()> {
-        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let soon = rustix::time::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        let timeout = if self.partition.has_ready() {
-            Some(&at_once)
-        } else if read {
-            None
-        } else {
-            Some(&soon)
-        };
+        let timeout = self.partition.poll_after().or((!read).then_some(DRAIN_INTERVAL));
+        let timeout = timeout.map(|timeout| rustix::time::Timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
         events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout) {
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -346,7 +348,11 @@ impl EventLoop {
             match event.data.u64() {
                 WAKE => self.take_connections()?,
                 DISK => self.partition.ring().clear_event(),
-                connection if read => self.serve(connection as usize),
+                connection if read => {
+                    let flags = event.flags;
+                    let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+                    self.serve(connection as usize, broken);
+                }
                 _ => {}
             }
         }
@@ -371,45 +377,55 @@ impl EventLoop {
                 eprintln!("anticached: a connection is refused: {error}");
                 continue;
             }
-            self.inlets[number] = Some(Inlet { stream, buffer: vec![0; READ_BUFFER_BYTES], filled: 0, interest });
+            let buffer = vec![0; READ_BUFFER_BYTES];
+            self.inlets[number] = Some(Inlet { stream, buffer, filled: 0, ended: false, interest });
         }
         Ok(())
     }
 
     fn close(&mut self, number: usize) {
-        // Closing the socket takes it out of the epoll set.
-        self.inlets[number] = None;
+        if let Some(mut inlet) = self.inlets[number].take() {
+            // Bytes that arrived and were not read would make the kernel reset the connection, and the client lose replies that it has not read.
+            let _ = inlet.stream.shutdown(Shutdown::Write);
+            for _ in 0..MAX_DISCARDING_READS {
+                if !matches!(inlet.stream.read(&mut inlet.buffer), Ok(bytes) if bytes > 0) {
+                    break;
+                }
+            }
+            // Closing the socket takes it out of the epoll set.
+        }
         let outlet = &mut self.outlets.outlets[number];
         outlet.epoch = outlet.epoch.wrapping_add(1);
         outlet.frames = Vec::new();
     }
 
-    /// Reads what a socket has and runs it.
-    fn serve(&mut self, number: usize) {
+    /// Reads what a socket has and runs it. `broken` = it cannot be written to any more.
+    fn serve(&mut self, number: usize, broken: bool) {
         let Some(mut inlet) = self.inlets.get_mut(number).and_then(Option::take) else {
             return;
         };
-        let open = inlet.interest.contains(epoll::EventFlags::IN)
-            && match inlet.stream.read(&mut inlet.buffer[inlet.filled..]) {
-                Ok(0) => false,
+        let mut open = !(inlet.ended && broken);
+        if inlet.interest.contains(epoll::EventFlags::IN) {
+            match inlet.stream.read(&mut inlet.buffer[inlet.filled..]) {
+                Ok(0) => inlet.ended = true,
                 Ok(bytes) => {
                     inlet.filled += bytes;
-                    self.run_requests(number, &mut inlet)
+                    inlet.ended = !self.run_requests(number, &mut inlet);
                 }
-                Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
-            };
-        let only_sends = !inlet.interest.contains(epoll::EventFlags::IN);
+                Err(error) => open = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+            }
+        }
         self.inlets[number] = Some(inlet);
-        if !open && !only_sends {
+        if !open {
             self.close(number);
         }
     }
 
-    /// Runs the whole requests of an inlet's buffer; false when the connection must be closed.
+    /// Runs the whole requests of an inlet's buffer; false when one is malformed, and nothing behind it can be understood.
     fn run_requests(&mut self, number: usize, inlet: &mut Inlet) -> bool {
         let epoch = self.outlets.outlets[number].epoch;
         let mut start = 0;
-        let well_formed = loop {
+        loop {
             let mut requests = std::mem::take(&mut self.requests);
             requests.clear();
             let input = &inlet.buffer[start..inlet.filled];
@@ -431,21 +447,22 @@ impl EventLoop {
                 Ok(used) => start += used,
                 Err(error) => {
                     eprintln!("anticached: connection {number} is closed: {error}");
-                    break false;
+                    inlet.filled = 0;
+                    return false;
                 }
             }
             if !full {
-                break true;
+                break;
             }
             self.partition.poll(&mut self.outlets);
-        };
+        }
         inlet.buffer.copy_within(start..inlet.filled, 0);
         inlet.filled -= start;
         // A request longer than the buffer: its length was checked, so make room for the rest of it.
         if inlet.filled == inlet.buffer.len() {
             inlet.buffer.resize(2 * inlet.filled, 0);
         }
-        well_formed
+        true
     }
 
     fn stats(&self) -> String {
@@ -473,8 +490,10 @@ impl EventLoop {
                 }
             }
             let mut interest = epoll::EventFlags::empty();
-            interest.set(epoll::EventFlags::IN, outlet.frames.len() < MAX_UNSENT_BYTES);
+            interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
             interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
+            open &=
+                !inlet.ended || !outlet.frames.is_empty() || self.partition.owes_replies(number as u32, outlet.epoch);
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);
                 open &= epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest).is_ok();

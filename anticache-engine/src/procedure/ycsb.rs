@@ -64,8 +64,13 @@ impl Procedure for Read {
     }
 
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
-        let (key, _) = split_key(params)?;
-        let tuple = txn.lookup(self.table, key).ok_or(NO_SUCH_KEY)?;
+        if params.len() != KEY_BYTES {
+            return Err(Abort::user(format!(
+                "parameters of {} bytes; a read takes a key of {KEY_BYTES}",
+                params.len()
+            )));
+        }
+        let tuple = txn.lookup(self.table, params).ok_or(NO_SUCH_KEY)?;
         txn.reply_with_row(tuple, self.columns.clone())
     }
 }

@@ -59,6 +59,16 @@ impl MemoryMeter {
         self.used_bytes > self.budget_bytes
     }
 
+    /// Counts bytes that are in use, whether or not they fit.
+    pub fn take(&mut self, bytes: u64) {
+        self.replace(0, bytes);
+    }
+
+    /// Counts bytes that are not in use any more.
+    pub fn give_back(&mut self, bytes: u64) {
+        self.replace(bytes, 0);
+    }
+
     #[inline]
     fn replace(&mut self, before: u64, after: u64) {
         if before != after {
@@ -213,8 +223,12 @@ impl Table {
         }
     }
 
-    /// A slot for one more tuple, within the budget.
+    /// A slot for one more tuple, within the budget: also a free slot is refused while more is used than allowed, because index and Evicted
+    /// Table have grown and something must shrink before there can be more tuples.
     fn allocate(&mut self, meter: &mut MemoryMeter) -> Result<TupleId, NeedMemory> {
+        if meter.is_over() {
+            return Err(NeedMemory);
+        }
         if let Some(id) = self.tuples.allocate() {
             return Ok(id);
         }
@@ -227,6 +241,9 @@ impl Table {
 
     /// Makes sure that `count` tuples can be added; false when the budget does not allow it before something is evicted.
     pub fn reserve(&mut self, count: u64, meter: &mut MemoryMeter) -> bool {
+        if meter.is_over() {
+            return false;
+        }
         while self.tuples.free_slots() < count {
             if !meter.fits(self.tuples.chunk_bytes()) || !self.tuples.add_chunk() {
                 return false;

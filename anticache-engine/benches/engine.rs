@@ -73,6 +73,7 @@ fn config(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Path) -> 
         eviction_block_bytes: 1 << 20,
         merge: Merge::Tuple,
         hole_threshold: 0.5,
+        huge_pages: true,
         log,
         log_segment_bytes: 256 << 20,
         seed: 1,

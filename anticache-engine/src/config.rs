@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use crate::anticache::block::BlockBuilder;
@@ -81,6 +82,10 @@ pub struct Config {
     /// Length of a command-log segment.
     #[serde(default = "sixty_four_mebibytes")]
     pub log_segment_bytes: u64,
+    /// Whether large regions ask the kernel for transparent huge pages; without them each look-up in a large table misses the processor's page
+    /// cache as well.
+    #[serde(default = "yes")]
+    pub huge_pages: bool,
     /// Seed of the sampling.
     #[serde(default = "one_seed")]
     pub seed: u64,
@@ -88,6 +93,9 @@ pub struct Config {
 
 fn one() -> u32 {
     1
+}
+fn yes() -> bool {
+    true
 }
 fn one_seed() -> u64 {
     1
@@ -155,6 +163,9 @@ impl Config {
         if self.log_segment_bytes < 1 << 20 || !self.log_segment_bytes.is_multiple_of(DIRECT_IO_ALIGN_BYTES as u64) {
             let allowed = format!("a multiple of {DIRECT_IO_ALIGN_BYTES}, at least {}", 1 << 20);
             return refuse("log_segment_bytes", self.log_segment_bytes.to_string(), allowed);
+        }
+        if let Some(cpu) = self.cpus.iter().find(|&&cpu| cpu >= CpuSet::MAX_CPU) {
+            return refuse("cpus", cpu.to_string(), format!("numbers below {}", CpuSet::MAX_CPU));
         }
         if self.anticaching != AntiCaching::Off {
             let least = self.minimum_budget_bytes();
@@ -257,6 +268,7 @@ mod tests {
             ("eviction_block_bytes", serde_json::json!(1000), "multiple of 4096"),
             ("memory_budget_bytes", serde_json::json!(1000), "at least 16777216"),
             ("log_segment_bytes", serde_json::json!(10), "`log_segment_bytes` = 10"),
+            ("cpus", serde_json::json!([0, 5000]), "`cpus` = 5000"),
             ("merge", serde_json::json!("half"), "unknown variant `half`"),
             ("blocksize", serde_json::json!(1), "unknown field `blocksize`"),
         ] {

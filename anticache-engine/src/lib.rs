@@ -11,6 +11,7 @@
 //!
 //! Start reading at [`partition`], then [`txn`], [`anticache`] and [`storage::table`].
 
+pub mod allocator;
 pub mod anticache;
 pub mod catalog;
 pub mod client;

@@ -36,8 +36,6 @@ const PREFETCH_LINES: usize = 4;
 /// The command-log group under construction is not let grow beyond this while the group before it is being written. The bound is far above what
 /// a disk leaves behind and far below the group format's 4 GiB.
 const MAX_GROUP_BYTES: usize = 64 << 20;
-/// How soon to look again at fetches that wait for room, when no completion will wake the event loop.
-const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Times that a transaction is re-queued before it is given up: it needs more evicted tuples than memory can hold at once.
 const MAX_RESTARTS: u32 = 100;
 
@@ -306,14 +304,28 @@ impl Partition {
         write_reply(sink.buffer(origin.connection, origin.epoch), origin.token, Status::Failed, reason.as_bytes());
     }
 
-    /// Runs one transaction (the steps at the top of this module).
-    fn run<S: ReplySink>(&mut self, invocation: Invocation<'_>, sink: &mut S) {
+    /// Runs one transaction until it has ended or waits for blocks.
+    #[inline]
+    fn run<S: ReplySink>(&mut self, mut invocation: Invocation<'_>, sink: &mut S) {
+        while let Some(table) = self.attempt(invocation, sink) {
+            if let Err(reason) = self.make_room_to_rerun(usize::from(table), invocation.restarts, sink) {
+                return self.refuse(invocation.origin, &reason, sink);
+            }
+            invocation.restarts += 1;
+        }
+    }
+
+    /// Executes a transaction once (the steps at the top of this module). Returns the table that needs memory before it can be executed again,
+    /// or `None` when that is not the executor's next step.
+    fn attempt<S: ReplySink>(&mut self, invocation: Invocation<'_>, sink: &mut S) -> Option<TableId> {
         let origin = invocation.origin;
         if let Some(failure) = self.failure.clone() {
-            return self.refuse(origin, &failure, sink);
+            self.refuse(origin, &failure, sink);
+            return None;
         }
         let Some(procedure) = self.procedures.get(invocation.procedure) else {
-            return self.refuse(origin, &format!("no procedure has the number {}", invocation.procedure), sink);
+            self.refuse(origin, &format!("no procedure has the number {}", invocation.procedure), sink);
+            return None;
         };
         let sampled = self.sampler.choose();
         let out = sink.buffer(origin.connection, origin.epoch);
@@ -354,9 +366,10 @@ impl Partition {
             Err(Abort::NeedMemory(table)) => {
                 out.truncate(start);
                 self.undo_changes();
-                self.make_room_and_rerun(usize::from(table), invocation, sink);
+                return Some(table);
             }
         }
+        None
     }
 
     /// Step 3. Logs what wrote, marks its tuples, and sends or holds the reply.
@@ -483,38 +496,32 @@ impl Partition {
     }
 
     /// Step 6. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
-    fn make_room_and_rerun<S: ReplySink>(&mut self, table: usize, invocation: Invocation<'_>, sink: &mut S) {
+    ///
+    /// # Errors
+    /// Why there is no room.
+    fn make_room_to_rerun<S: ReplySink>(&mut self, table: usize, restarts: u32, sink: &mut S) -> Result<(), String> {
         // The slots that it had filled are free again: it needs more than those. Twice as many, so that a large transaction fits soon.
         let free = self.tables[table].tuples().free_slots();
-        let (mut restarts, wanted) = (invocation.restarts + 1, 2 * free + 1);
-        let reason = if invocation.restarts >= MAX_RESTARTS {
-            Some("the transaction's own tuples do not fit")
-        } else {
-            match self.make_room(table, wanted) {
-                Room::Made => None,
+        let reason = loop {
+            if restarts >= MAX_RESTARTS {
+                break "the transaction's own tuples do not fit";
+            }
+            match self.make_room(table, 2 * free + 1) {
+                Room::Made => return Ok(()),
+                Room::Nothing if self.tables[table].tuples().free_slots() > free => return Ok(()),
+                Room::Nothing => break "nothing can be evicted",
                 Room::Wait => {
                     let (waited_us, completed) = self.stall(sink);
                     self.counters.eviction_stalls += 1;
                     self.counters.eviction_stall_us += waited_us;
-                    // The disk's slowness does not count as the transaction's failure.
-                    restarts -= u32::from(completed > 0);
-                    None
+                    if completed == 0 && self.ring.in_flight() == 0 {
+                        break "nothing can be evicted, nor is anything on its way to disk";
+                    }
                 }
-                Room::Nothing if self.tables[table].tuples().free_slots() > free => None,
-                Room::Nothing => Some("nothing can be evicted"),
             }
         };
-        match reason {
-            None => self.run(Invocation { restarts, ..invocation }, sink),
-            Some(reason) => {
-                let budget_bytes = self.meter.budget_bytes();
-                self.refuse(
-                    invocation.origin,
-                    &format!("memory budget of {budget_bytes} bytes is used up and {reason}"),
-                    sink,
-                );
-            }
-        }
+        let budget_bytes = self.meter.budget_bytes();
+        Err(format!("memory budget of {budget_bytes} bytes is used up and {reason}"))
     }
 
     /// Waits until the log's group under construction is small enough to take more.
@@ -558,6 +565,7 @@ impl Partition {
             self.complete(completion, sink);
         }
         self.completions = completions;
+        self.retry_writes();
         self.retry_merges();
         self.run_ready(sink);
         self.keep_budget();
@@ -638,8 +646,7 @@ impl Partition {
         if !self.ready.is_empty() {
             return Some(Duration::ZERO);
         }
-        let waits = self.anticache.as_ref().is_some_and(AntiCache::has_waiting_fetches);
-        waits.then_some(RETRY_INTERVAL)
+        self.anticache.as_ref().and_then(AntiCache::idle_for)
     }
 
     /// Whether the replies to some of a connection's requests have yet to be written.

@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 
 use anticache_engine::net::frame::Status;
-use common::{ADD, COLD, Database, INSERT, READ, params};
+use common::{ADD, COLD, Database, INSERT, OTHER, READ, params};
 
 const KEYS: i64 = 3000;
 
@@ -87,6 +87,24 @@ fn two_blocks_that_changed_places_are_noticed() {
     let (_, failures) = read_all(&mut database);
     assert_eq!(failures.len(), 14);
     assert!(failures.iter().all(|text| text.contains("header says")), "{failures:?}");
+}
+
+/// Two tables that both want free slots from a full budget: each time, something is evicted, instead of one taking the other's memory.
+#[test]
+fn nothing_moves_between_tables_while_nothing_happens() {
+    for other_keys in (100..1500).step_by(100) {
+        let mut database = Database::create(|_| {});
+        for (table, keys) in [(COLD, KEYS), (OTHER, other_keys)] {
+            for key in 0..keys {
+                assert_eq!(database.run_one(INSERT, params(table, &[key, key])).status, Status::Committed);
+            }
+        }
+        database.settle();
+        let before = database.partition.counters().released_chunks;
+        database.poll(100);
+        let released = database.partition.counters().released_chunks - before;
+        assert!(released < 10, "{other_keys} keys in the other table: {released} chunks released");
+    }
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anticache_engine::client::{Client, ClientError, Reply};
 use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION, write_request};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 const RECORDS: i64 = 4000;
 
@@ -318,6 +318,7 @@ fn bad_configurations_are_refused_in_one_line() {
             .contains("`memory_budget_bytes` = 5: at least")
     );
     assert!(refused(&serde_json::json!({"schema": "/nowhere.sql"}), nothing).contains("schema /nowhere.sql"));
+    assert!(refused(&serde_json::json!({"cpus": [1023]}), nothing).contains("bind a thread to CPU 1023"));
     let leftovers = |directory: &Path| {
         std::fs::create_dir(directory.join("data")).unwrap();
         std::fs::write(directory.join("data/old"), "x").unwrap();
@@ -346,11 +347,12 @@ fn a_client_notices_that_the_server_died() {
     assert!(matches!(Client::connect(served.address), Err(ClientError::Connect { .. })));
 }
 
-/// The block file reaches the file-size limit: nothing more is evicted, what was acknowledged is read right or refused with the reason.
+/// The block file reaches the file-size limit: nothing more is evicted, what was acknowledged is read right or refused with the reason. When
+/// the limit is gone, the blocks are written after all and everything works again.
 #[test]
 fn a_refused_block_write_loses_nothing_and_is_named() {
     let changes = serde_json::json!({"partitions": 1, "log": "off"});
-    let served = serve("trap '' XFSZ; ulimit -f 2000;", &changes);
+    let served = serve("trap '' XFSZ; ulimit -S -f 2000;", &changes);
     let mut client = Client::connect(served.address).unwrap();
     let (load, read) = (client.procedure("ycsb_load").unwrap(), client.procedure("ycsb_read").unwrap());
     let mut refused = None;
@@ -377,4 +379,17 @@ fn a_refused_block_write_loses_nothing_and_is_named() {
     }
     assert!(right > acknowledged / 3, "{right} of {acknowledged}");
     assert!(client.stats().unwrap()["write_errors"].as_u64() > Some(0));
+    let unlimited = Rlimit { current: None, maximum: None };
+    prlimit(Some(Pid::from_child(&served.child)), Resource::Fsize, unlimited).unwrap();
+    let deadline = Instant::now() + WATCHDOG / 2;
+    while client.call(0, read, &0i64.to_le_bytes()).is_err() {
+        assert!(Instant::now() < deadline, "the blocks are not written again: {}", client.stats().unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for key in 0..acknowledged {
+        assert_eq!(client.call(0, read, &key.to_le_bytes()).unwrap(), row(key)[8..], "key {key}");
+    }
+    let stats = client.stats().unwrap();
+    assert!(stats["memory_total_bytes"].as_u64() <= stats["memory_budget_bytes"].as_u64(), "{stats}");
+    stop(served);
 }

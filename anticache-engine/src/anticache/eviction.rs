@@ -5,7 +5,7 @@
 //! 3. for each of them, add an Evicted Table entry, point the index to it, free the slot;
 //! 4. write all blocks, neighbouring ones in one sequential write; until it completes they are read from their buffers.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::block::{BlockBuilder, BlockIdentity};
 use super::block_table::{BlockState, Place};
@@ -19,6 +19,9 @@ use crate::storage::tuples::flag;
 
 /// Slots kept free ahead of demand when the budget is used up, so that evictions seldom interrupt a transaction.
 const LOW_WATER_SLOTS: u64 = 64;
+
+/// How long after a failed write of blocks it is tried again.
+const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What an eviction did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,10 +79,14 @@ pub fn divide(shares: &mut [Share], blocks: usize) {
     }
 }
 
+fn low_water_slots(table: &Table) -> u64 {
+    LOW_WATER_SLOTS.min(table.tuples().live() / 4)
+}
+
 impl Partition {
     /// One eviction transaction.
     pub(crate) fn evict(&mut self) -> Evicted {
-        let Some(anticache) = self.anticache.as_ref().filter(|anticache| anticache.unwritten.is_empty()) else {
+        let Some(anticache) = self.anticache.as_ref().filter(|anticache| anticache.retry_writes_at.is_none()) else {
             return Evicted::Nothing;
         };
         let count = anticache.blocks_per_eviction.min(anticache.buffers.available());
@@ -206,32 +213,48 @@ impl Partition {
         }
     }
 
+    /// Writes again, from time to time, the blocks whose write failed.
+    pub(crate) fn retry_writes(&mut self) {
+        let Some(anticache) = &mut self.anticache else {
+            return;
+        };
+        if anticache.retry_writes_at.is_none_or(|at| Instant::now() < at) || !anticache.writes.is_empty() {
+            return;
+        }
+        if anticache.unwritten.is_empty() {
+            eprintln!("anticached: the evicted blocks are written now; evicting again");
+            anticache.retry_writes_at = None;
+            return;
+        }
+        let mut ids: Vec<u32> = anticache.unwritten.keys().copied().collect();
+        ids.sort_unstable();
+        // As many as there may be writes in flight of their own; the others follow when these have ended.
+        ids.truncate(anticache.blocks_per_eviction);
+        let again = ids.into_iter().filter_map(|id| Some((id, anticache.unwritten.remove(&id)?))).collect();
+        self.write_blocks(again);
+    }
+
     /// An eviction's write ended.
     pub(crate) fn blocks_written(&mut self, number: u32, completion: Completion) {
         let Some(anticache) = &mut self.anticache else {
             return;
         };
         let ids = anticache.writes.remove(&number).unwrap_or_default();
+        let place = if completion.result.is_ok() { Place::Stored } else { Place::Unwritten };
         if let Err(error) = completion.result {
-            // The buffers are the only copy now: they are kept and fetched from, and nothing more is evicted.
-            eprintln!("anticached: evicted blocks {ids:?} cannot be written: {error}; nothing is evicted any more");
             self.counters.write_errors += 1;
-            for (id, buffer) in ids.into_iter().zip(completion.buffers) {
-                if anticache.blocks.write_ended(id, Place::Unwritten) {
-                    self.meter.take(buffer.len() as u64);
-                    anticache.buffers.replace_lost(1);
-                    anticache.unwritten.insert(id, buffer);
-                } else {
-                    anticache.buffers.give_back(buffer);
-                }
+            if anticache.retry_writes_at.is_none() {
+                eprintln!(
+                    "anticached: evicted blocks {ids:?} cannot be written: {error}; they stay in memory and are tried again every {} s, and \
+                     nothing more is evicted until then",
+                    WRITE_RETRY_INTERVAL.as_secs()
+                );
             }
-            return;
+            anticache.retry_writes_at = Some(Instant::now() + WRITE_RETRY_INTERVAL);
         }
-        for id in ids {
-            anticache.blocks.write_ended(id, Place::Stored);
-        }
-        for buffer in completion.buffers {
-            anticache.buffers.give_back(buffer);
+        for (id, buffer) in ids.into_iter().zip(completion.buffers) {
+            let needed = anticache.blocks.write_ended(id, place) && place == Place::Unwritten;
+            anticache.keep_or_give_back(id, buffer, needed, &mut self.meter);
         }
     }
 
@@ -242,7 +265,7 @@ impl Partition {
         }
         for index in 0..self.tables.len() {
             if self.tables[index].chain().is_some() && self.tables[index].tuples().allocated_bytes() > 0 {
-                self.make_room(index, LOW_WATER_SLOTS.min(self.tables[index].tuples().live() / 4));
+                self.make_room(index, low_water_slots(&self.tables[index]));
             }
         }
         while self.meter.is_over() {
@@ -273,14 +296,16 @@ impl Partition {
         }
     }
 
-    /// Gives back one chunk of the table with the most free slots, of the tables other than `spared`.
+    /// Gives back one chunk of the table with the most free slots. With `spared`: of the others, for that table's good, and leaving them what they
+    /// would otherwise want back at once.
     fn release_chunk(&mut self, spared: Option<usize>) -> bool {
         let free_bytes = |table: &Table| table.tuples().free_slots() * table.tuples().tuple_bytes() as u64;
         let mut order: Vec<usize> = (0..self.tables.len()).filter(|&index| Some(index) != spared).collect();
         order.sort_by_key(|&index| std::cmp::Reverse(free_bytes(&self.tables[index])));
         let log = &mut self.log;
         for index in order {
-            let released = self.tables[index].release_last_chunk(&mut self.meter, |tuple, flags| {
+            let kept = if spared.is_some() { low_water_slots(&self.tables[index]) } else { 0 };
+            let released = self.tables[index].release_last_chunk(kept, &mut self.meter, |tuple, flags| {
                 if let Some(log) = log {
                     log.moved(index as TableId, tuple, flags);
                 }

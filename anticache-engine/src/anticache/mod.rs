@@ -1,7 +1,8 @@
 //! Anti-caching (paper §3): what is cold goes to disk in blocks, and comes back when a transaction asks for it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::catalog::TableId;
 use crate::config::{Config, Merge};
@@ -19,6 +20,9 @@ pub mod fetch;
 
 use block_table::BlockTable;
 use evicted_table::EvictedId;
+
+/// How soon to look again at fetches that wait for room, when no completion will wake the event loop.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Buffers of one block each, for evictions and fetches together. They are counted against the memory budget from the start and taken from
 /// the kernel when first used.
@@ -45,11 +49,6 @@ impl BufferPool {
         }
         self.not_made = self.not_made.checked_sub(1)?;
         Some(aligned_buf(self.block_bytes))
-    }
-
-    /// Replaces `count` buffers that were taken and will not come back.
-    fn replace_lost(&mut self, count: usize) {
-        self.not_made += count;
     }
 
     fn give_back(&mut self, buffer: AlignedBuf) {
@@ -86,9 +85,13 @@ pub(crate) struct AntiCache {
     writes: HashMap<u32, Vec<u32>>,
     next_write: u32,
     last_created_us: u64,
-    /// Blocks whose write failed, by id: their only copy. While there are any, nothing is evicted. They no longer belong to the buffers, which
-    /// fetches and later evictions need.
+    /// Blocks whose write failed, by id: their only copy.
     unwritten: HashMap<u32, AlignedBuf>,
+    /// Blocks that a failed write has kept in memory, in `unwritten` or being written again. Fetches and evictions need their buffers, so the pool
+    /// has others instead, and these count against the budget in addition.
+    kept: HashSet<u32>,
+    /// When to write the kept blocks again. While this is set, nothing is evicted.
+    retry_writes_at: Option<Instant>,
 }
 
 impl AntiCache {
@@ -112,24 +115,44 @@ impl AntiCache {
             next_write: 0,
             last_created_us: 0,
             unwritten: HashMap::new(),
+            kept: HashSet::new(),
+            retry_writes_at: None,
         })
     }
 
     pub(crate) fn staging_bytes(&self) -> u64 {
-        ((self.buffers.total + self.unwritten.len()) * self.buffers.block_bytes) as u64
+        ((self.buffers.total + self.kept.len()) * self.buffers.block_bytes) as u64
     }
 
-    /// Whether a fetch waits for a buffer, or a block that was read for room.
-    pub(crate) fn has_waiting_fetches(&self) -> bool {
-        !self.queue.is_empty() || !self.backlog.is_empty()
-    }
-
-    /// Deletes a block of which no tuple is wanted any more.
+    /// Deletes a block whose tuples are all in memory.
     fn remove_block(&mut self, block_id: u32, meter: &mut MemoryMeter) {
         self.blocks.remove(block_id);
         if let Some(buffer) = self.unwritten.remove(&block_id) {
-            meter.give_back(buffer.len() as u64);
+            self.keep_or_give_back(block_id, buffer, false, meter);
         }
+    }
+
+    /// The buffer of a block that was to be written: kept when it is `needed` as the only copy, else given back.
+    fn keep_or_give_back(&mut self, block_id: u32, buffer: AlignedBuf, needed: bool, meter: &mut MemoryMeter) {
+        let bytes = buffer.len() as u64;
+        if needed {
+            if self.kept.insert(block_id) {
+                meter.take(bytes);
+                self.buffers.not_made += 1;
+            }
+            self.unwritten.insert(block_id, buffer);
+        } else if self.kept.remove(&block_id) {
+            meter.give_back(bytes);
+        } else {
+            self.buffers.give_back(buffer);
+        }
+    }
+
+    /// How long nothing needs to be done about blocks, when no I/O completes; `None` = forever.
+    pub(crate) fn idle_for(&self) -> Option<Duration> {
+        let retry = self.retry_writes_at.map(|at| at.saturating_duration_since(Instant::now()).max(RETRY_INTERVAL));
+        let fetches_wait = !self.queue.is_empty() || !self.backlog.is_empty();
+        if fetches_wait { Some(RETRY_INTERVAL) } else { retry }
     }
 
     /// Creation time of a new block: the clock, but never twice the same.

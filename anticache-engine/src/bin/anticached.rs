@@ -64,6 +64,7 @@ fn serve(path: &std::path::Path) -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("anticached: warning: this is a debug build; do not measure it");
     }
+    anticache_engine::allocator::return_freed_memory();
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
     let server = Server::start(&config)?;
     println!("anticached ready on {}", server.address());

@@ -74,6 +74,8 @@ impl Server {
         config.check_against(&catalog)?;
         let procedures = ProcedureSet::for_catalog(&catalog)?;
         prepare_directory(&config.data_dir)?;
+        rustix::thread::disable_transparent_huge_pages(!config.huge_pages)
+            .map_err(|error| StartError::system("switch huge pages")(error.into()))?;
         let listener =
             TcpListener::bind(config.listen).map_err(StartError::system(format!("listen on {}", config.listen)))?;
         let address = listener.local_addr().map_err(StartError::system("ask for the address listened on"))?;
@@ -128,17 +130,27 @@ impl Server {
 
 fn spawn(name: String, cpu: Option<usize>, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
     let what = format!("start thread {name}");
+    let (started, outcome) = channel();
     let bound = move || {
-        if let Some(cpu) = cpu {
-            let mut set = rustix::thread::CpuSet::new();
-            set.set(cpu);
-            if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-                eprintln!("anticached: warning: cannot bind a thread to CPU {cpu}: {error}");
-            }
+        let binding = cpu.map_or(Ok(()), bind_to);
+        let works = binding.is_ok();
+        // Who started this thread waits for the outcome.
+        let _ = started.send(binding);
+        if works {
+            work();
         }
-        work();
     };
-    std::thread::Builder::new().name(name).spawn(bound).map_err(StartError::system(what))
+    let thread = std::thread::Builder::new().name(name).spawn(bound).map_err(StartError::system(what))?;
+    match (outcome.recv(), cpu) {
+        (Ok(Err(error)), Some(cpu)) => Err(StartError::system(format!("bind a thread to CPU {cpu}"))(error)),
+        _ => Ok(thread),
+    }
+}
+
+fn bind_to(cpu: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
 /// Creates the data directory, or makes sure that it is empty: starting over what an earlier server left would lose it, and it cannot be
@@ -330,6 +342,7 @@ impl EventLoop {
                 return;
             }
         }
+        (0..self.inlets.len()).for_each(|number| self.close(number));
     }
 
     /// One turn of the loop; `read` = also take new requests.

@@ -11,11 +11,18 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Regions larger than this ask for transparent huge pages; smaller ones would waste a good part of their budget on them.
-pub const HUGE_PAGE_THRESHOLD_BYTES: usize = 64 << 20;
+/// The first bytes of a region are backed by small pages, what lies behind asks for transparent huge pages: small tables waste nothing on
+/// them, large ones have the processor translate their addresses quickly.
+const SMALL_PAGES_BYTES: usize = 4 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Growth within the small pages is accounted in steps of this many bytes.
+const GROWTH_STEP_BYTES: usize = 64 << 10;
 
-/// Growth is accounted in steps of this many bytes.
-pub const GROWTH_STEP_BYTES: usize = 64 << 10;
+/// Bytes that the kernel may have backed when the first `bytes` of a region are in use: what counts against a budget.
+#[inline]
+pub fn backed_bytes(bytes: usize) -> usize {
+    bytes.next_multiple_of(if bytes <= SMALL_PAGES_BYTES { GROWTH_STEP_BYTES } else { HUGE_PAGE_BYTES })
+}
 
 /// A reserved, zero-filled, page-aligned address range owned by one partition.
 ///
@@ -33,12 +40,12 @@ pub struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Reserves `bytes` of address space (rounded up to whole 2 MiB); memory is taken only when it is first written.
+    /// Reserves `bytes` of address space (rounded up to whole huge pages); memory is taken only when it is first written.
     ///
     /// # Errors
     /// What the kernel says when the address space or the overcommit limit does not allow it.
-    pub fn reserve(bytes: usize, huge_pages: bool) -> io::Result<Self> {
-        let reserved_bytes = bytes.max(1).next_multiple_of(2 << 20);
+    pub fn reserve(bytes: usize) -> io::Result<Self> {
+        let reserved_bytes = bytes.max(1).next_multiple_of(HUGE_PAGE_BYTES);
         // SAFETY: an anonymous mapping at an address that the kernel chooses aliases nothing.
         let address = unsafe {
             mmap_anonymous(
@@ -51,9 +58,14 @@ impl Region {
         let base = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| io::Error::other("the kernel mapped a region at address zero"))?;
         let region = Self { base, reserved_bytes };
-        let advice = if huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: the range is the mapping just made. A kernel without huge pages refuses the advice, which changes nothing.
-        let _ = unsafe { madvise(region.base.as_ptr().cast::<c_void>(), reserved_bytes, advice) };
+        // Counted in addresses, as huge pages are aligned to them: the first one may begin a little behind the small pages.
+        let small = SMALL_PAGES_BYTES.min(reserved_bytes);
+        for (start, bytes, advice) in
+            [(0, small, Advice::LinuxNoHugepage), (small, reserved_bytes - small, Advice::LinuxHugepage)]
+        {
+            // SAFETY: the range is part of the mapping just made. A kernel without huge pages refuses the advice, which changes nothing.
+            let _ = unsafe { madvise(region.base.as_ptr().add(start).cast::<c_void>(), bytes, advice) };
+        }
         Ok(region)
     }
 
@@ -113,8 +125,7 @@ impl<T: ZeroValid> RegionVec<T> {
     /// # Errors
     /// As [`Region::reserve`].
     pub fn with_reserved(capacity: usize) -> io::Result<Self> {
-        let bytes = capacity.saturating_mul(size_of::<T>());
-        let region = Region::reserve(bytes, bytes >= HUGE_PAGE_THRESHOLD_BYTES)?;
+        let region = Region::reserve(capacity.saturating_mul(size_of::<T>()))?;
         Ok(Self { region, len: 0, element: PhantomData })
     }
 
@@ -144,10 +155,10 @@ impl<T: ZeroValid> RegionVec<T> {
         self.len == 0
     }
 
-    /// Bytes that the elements occupy, in whole growth steps.
+    /// Bytes that count for the elements, see [`backed_bytes`].
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
-        (self.len * size_of::<T>()).next_multiple_of(GROWTH_STEP_BYTES)
+        backed_bytes(self.len * size_of::<T>())
     }
 
     /// All elements.
@@ -204,7 +215,7 @@ mod tests {
 
     #[test]
     fn released_pages_read_zero() {
-        let mut region = Region::reserve(4 << 20, false).unwrap();
+        let mut region = Region::reserve(4 << 20).unwrap();
         // SAFETY: the first two pages lie in the region.
         unsafe {
             region.base().write(1);

@@ -232,7 +232,7 @@ impl Table {
         if let Some(id) = self.tuples.allocate() {
             return Ok(id);
         }
-        if !meter.fits(self.tuples.chunk_bytes()) || !self.tuples.add_chunk() {
+        if !meter.fits(self.tuples.next_chunk_bytes()) || !self.tuples.add_chunk() {
             return Err(NeedMemory);
         }
         self.account(meter);
@@ -245,7 +245,7 @@ impl Table {
             return false;
         }
         while self.tuples.free_slots() < count {
-            if !meter.fits(self.tuples.chunk_bytes()) || !self.tuples.add_chunk() {
+            if !meter.fits(self.tuples.next_chunk_bytes()) || !self.tuples.add_chunk() {
                 return false;
             }
             self.account(meter);
@@ -353,10 +353,16 @@ impl Table {
     }
 
     /// Gives the last chunk of tuple memory back, after moving its tuples to free slots of the others. `moved` is told the new ids of
-    /// tuples with writes that are not known to be durable. False when the others have not enough free slots, or a tuple is pinned.
-    pub fn release_last_chunk(&mut self, meter: &mut MemoryMeter, mut moved: impl FnMut(TupleId, u8)) -> bool {
+    /// tuples with writes that are not known to be durable. False when fewer than `kept` free slots would be left, or a tuple is pinned.
+    pub fn release_last_chunk(
+        &mut self,
+        kept: u64,
+        meter: &mut MemoryMeter,
+        mut moved: impl FnMut(TupleId, u8),
+    ) -> bool {
         let live = self.tuples.live_in_last_chunk();
-        let has_room = self.tuples.allocated_bytes() > 0 && self.tuples.free_before_last_chunk() >= live.len() as u64;
+        let has_room =
+            self.tuples.allocated_bytes() > 0 && self.tuples.free_before_last_chunk() >= live.len() as u64 + kept;
         if !has_room || live.iter().any(|&id| self.tuples.flags(id) & flag::PINNED != 0) {
             return false;
         }

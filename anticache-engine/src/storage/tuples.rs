@@ -19,7 +19,7 @@
 
 use std::io;
 
-use super::region::{HUGE_PAGE_THRESHOLD_BYTES, Region, prefetch};
+use super::region::{Region, backed_bytes, prefetch};
 
 /// Position of a tuple in its table's memory.
 pub type TupleId = u32;
@@ -27,6 +27,8 @@ pub type TupleId = u32;
 /// No tuple; ends chains and free lists.
 pub const NO_TUPLE: TupleId = u32::MAX;
 
+/// Most slots of a table at a partition: an index entry keeps the top bit of its handle for itself.
+const MAX_SLOTS: usize = (1 << 31) - 1;
 /// Bytes before a tuple's row: its flags.
 const FLAGS_BYTES: usize = 1;
 /// Bytes of a tuple's two 4-byte chain ids (paper, Fig. 4).
@@ -82,15 +84,14 @@ impl TupleMemory {
     pub fn new(row_bytes: usize, chunk_bytes: usize, limit_bytes: usize) -> io::Result<Self> {
         let stride_bytes = (FLAGS_BYTES + row_bytes).next_multiple_of(8);
         let slots_per_chunk = (chunk_bytes / (stride_bytes + LINKS_BYTES)).max(1);
-        let max_slots = (limit_bytes / (stride_bytes + LINKS_BYTES)).max(2 * slots_per_chunk);
-        let huge_pages = limit_bytes >= HUGE_PAGE_THRESHOLD_BYTES;
+        let max_slots = (limit_bytes / (stride_bytes + LINKS_BYTES)).clamp(2 * slots_per_chunk, MAX_SLOTS);
         Ok(Self {
-            slots: Region::reserve(max_slots * stride_bytes, huge_pages)?,
-            links: Region::reserve(max_slots * LINKS_BYTES, huge_pages)?,
+            slots: Region::reserve(max_slots * stride_bytes)?,
+            links: Region::reserve(max_slots * LINKS_BYTES)?,
             row_bytes,
             stride_bytes,
             slots_per_chunk: u32::try_from(slots_per_chunk).map_err(io::Error::other)?,
-            max_slots: u32::try_from(max_slots).unwrap_or(NO_TUPLE),
+            max_slots: max_slots as u32,
             chunks: Vec::new(),
             slot_count: 0,
             first_candidate: 0,
@@ -98,9 +99,13 @@ impl TupleMemory {
         })
     }
 
-    /// Bytes of one chunk.
-    pub fn chunk_bytes(&self) -> usize {
-        self.slots_per_chunk as usize * self.tuple_bytes()
+    /// Bytes that another chunk would add to [`TupleMemory::allocated_bytes`].
+    pub fn next_chunk_bytes(&self) -> usize {
+        self.bytes_of(self.slot_count as usize + self.slots_per_chunk as usize) - self.allocated_bytes()
+    }
+
+    fn bytes_of(&self, slots: usize) -> usize {
+        backed_bytes(slots * self.stride_bytes) + backed_bytes(slots * LINKS_BYTES)
     }
 
     /// Bytes that one tuple occupies, header and padding included.
@@ -110,7 +115,7 @@ impl TupleMemory {
 
     /// Bytes of all chunks held.
     pub fn allocated_bytes(&self) -> usize {
-        self.slot_count as usize * self.tuple_bytes()
+        self.bytes_of(self.slot_count as usize)
     }
 
     /// Tuples held.
@@ -335,7 +340,7 @@ mod tests {
             memory.free(id);
         }
         memory.release_last_chunk();
-        assert_eq!(memory.allocated_bytes(), memory.chunk_bytes());
+        assert_eq!(memory.slot_count, 128);
         assert_eq!(memory.free_slots(), 2);
         assert!(!memory.is_live(200));
     }

@@ -56,6 +56,7 @@ pub fn config(directory: &Path, budget_bytes: u64) -> Config {
         eviction_block_bytes: 4096,
         merge: Merge::Tuple,
         hole_threshold: 0.5,
+        huge_pages: true,
         log: Log::Off,
         log_segment_bytes: 1 << 20,
         seed: 7,
@@ -109,6 +110,11 @@ impl Database {
 
     pub fn run_one(&mut self, procedure: u16, params: Vec<u8>) -> Answer {
         self.run(&[(0, procedure, params)]).remove(0)
+    }
+
+    /// Polls although nothing happens.
+    pub fn poll(&mut self, times: usize) {
+        (0..times).for_each(|_| self.partition.poll(&mut self.sink));
     }
 
     /// Lets everything under way end.

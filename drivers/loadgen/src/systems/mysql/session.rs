@@ -160,44 +160,21 @@ impl Session {
         body(&mut self.connection).map_err(|error| system_error(&self.address, &error))
     }
 
-    /// Runs `body`, a single statement, as one transaction in the connection's mode, repeated until no
-    /// deadlock or lock wait limit hits it; each repetition is appended to `retries`.
-    pub fn single_statement<T>(
+    /// Runs the statements of `body`, repeated as a whole until no deadlock or lock wait limit hits it; each
+    /// repetition is appended to `retries`. On an explicit connection they are one transaction, ended by a
+    /// `COMMIT`; with autocommit each is one of its own.
+    pub fn transaction<T>(
         &mut self,
         retries: &mut Vec<&'static str>,
-        body: impl FnMut(&mut Conn) -> mysql::Result<T>,
-    ) -> Result<T, SystemError> {
-        let explicit = self.purpose == Use::Transactions(MysqlTransaction::Explicit);
-        self.repeat(retries, "", if explicit { "COMMIT" } else { "" }, body)
-    }
-
-    /// Runs `body`, several statements, as one transaction, whatever the connection's mode; else as
-    /// [`Session::single_statement`].
-    pub fn several_statements<T>(
-        &mut self,
-        retries: &mut Vec<&'static str>,
-        body: impl FnMut(&mut Conn) -> mysql::Result<T>,
-    ) -> Result<T, SystemError> {
-        let explicit = self.purpose == Use::Transactions(MysqlTransaction::Explicit);
-        self.repeat(retries, if explicit { "" } else { "START TRANSACTION" }, "COMMIT", body)
-    }
-
-    fn repeat<T>(
-        &mut self,
-        retries: &mut Vec<&'static str>,
-        begin: &str,
-        end: &str,
         mut body: impl FnMut(&mut Conn) -> mysql::Result<T>,
     ) -> Result<T, SystemError> {
+        let explicit = self.purpose == Use::Transactions(MysqlTransaction::Explicit);
         loop {
             let connection = &mut self.connection;
             let mut attempt = || {
-                if !begin.is_empty() {
-                    connection.query_drop(begin)?;
-                }
                 let value = body(connection)?;
-                if !end.is_empty() {
-                    connection.query_drop(end)?;
+                if explicit {
+                    connection.query_drop("COMMIT")?;
                 }
                 Ok(value)
             };

@@ -25,7 +25,7 @@ impl YcsbStatements {
         })
     }
 
-    /// Executes one transaction until it commits; see [`Session::single_statement`].
+    /// Executes one transaction until it commits; see [`Session::transaction`].
     pub fn execute(
         &mut self,
         session: &mut Session,
@@ -34,7 +34,7 @@ impl YcsbStatements {
     ) -> Result<KeyResult, SystemError> {
         match *transaction {
             YcsbTransaction::Read { key, verify } => {
-                let row = session.single_statement(retries, |connection| self.read(connection, key))?;
+                let row = session.transaction(retries, |connection| self.read(connection, key))?;
                 Ok(row.map_or(KeyResult::NoSuchKey, |row| {
                     let verified = verify.then(|| verify_row(self.layout, key, &row));
                     KeyResult::Done { verified }
@@ -42,7 +42,7 @@ impl YcsbStatements {
             }
             YcsbTransaction::Update { key, field, value } => {
                 let update = self.update_statement(session, field)?;
-                let matched = session.single_statement(retries, |connection| {
+                let matched = session.transaction(retries, |connection| {
                     connection.exec_drop(&update, (value, key))?;
                     Ok(connection.affected_rows())
                 })?;

@@ -6,11 +6,12 @@
 //! - A document holds a whole record, `usertable:<key>` → `{"field0":"…",…}`.
 //! - A read takes the document from the cache. On a miss it reads MySQL and fills the cache with
 //!   `add`, which gives way to a document that a writer has put there meanwhile.
-//! - An update is one MySQL transaction of `UPDATE` and `SELECT *` of the same record, so that the row
-//!   lock spans both; after `COMMIT` the whole new document is `set`. Writing only the changed field
-//!   would replace the document by a fragment.
+//! - An update is `UPDATE`, then `SELECT *` of the same record; then the whole new document is `set`.
+//!   Writing only the changed field would replace the document by a fragment. With
+//!   `mysql_transaction: autocommit` that is two round trips: the row read is the own write or a newer
+//!   one. With `explicit` both are one transaction, so that the row lock spans them.
 //!
-//! **The window.** Between `COMMIT` and `set` a reader still gets the previous version from the
+//! **The window.** Between the commit and `set` a reader still gets the previous version from the
 //! cache, and of two writers of one record the first to commit may be the second to `set`: then its
 //! older document stays until the next update or eviction. A reader that missed before an update and
 //! fills after the new document was evicted again can do the same. So the combination is durable but
@@ -181,7 +182,7 @@ impl CachedConnection {
         }
         CacheCounters::add(&self.counters.misses);
         let statements = &self.statements;
-        let Some(row) = self.session.single_statement(retries, |connection| statements.read(connection, key))? else {
+        let Some(row) = self.session.transaction(retries, |connection| statements.read(connection, key))? else {
             return Ok(KeyResult::NoSuchKey);
         };
         encode_row(self.layout, &row, &mut self.document)?;
@@ -201,7 +202,7 @@ impl CachedConnection {
     ) -> Result<KeyResult, SystemError> {
         let update = self.statements.update_statement(&mut self.session, field)?;
         let statements = &self.statements;
-        let row = self.session.several_statements(retries, |connection| {
+        let row = self.session.transaction(retries, |connection| {
             connection.exec_drop(&update, (value, key))?;
             if connection.affected_rows() == 0 { Ok(None) } else { statements.read(connection, key) }
         })?;

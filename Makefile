@@ -56,7 +56,7 @@ lock: ## Make requirements.lock anew from requirements.in
 build: setup ## Build the engine and the drivers
 	@$(CARGO) build --release --locked --workspace
 
-smoke: SCALE := smoke
+smoke: override SCALE := smoke
 smoke: build ## From a bare clone to Figure 6 with its table and claims, at the smallest scale
 	@$(RUNNER) run --experiment fig06 $(WHAT)
 	$(RUNNER) claims $(WHERE)

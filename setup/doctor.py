@@ -26,6 +26,7 @@ WANTED_MEMORY_BYTES = 8 * GIB
 NEEDED_MEMORY_BYTES = 4 * GIB
 NEEDED_CPUS = 2
 NEEDED_OPEN_FILES = 512
+BUSY_SHARE = 0.5  # of the CPUs: as in drivers/runner/runner/machine.py, which warns before a sweep
 PORTS = {"MySQL": 23061, "Memcached": 23062, "anticached": 23063}
 DEBIAN_RELEASE = "12"
 SYS_IO_URING_SETUP = 425  # the same number on x86-64 and arm64
@@ -271,6 +272,14 @@ def check_governor(governors: set[str]) -> Finding:
     return Finding("ok", "cpu governor", "performance" if governors else "not visible (a virtual machine)")
 
 
+def check_load(load_average: float, count: int) -> Finding:
+    """Other programs take the CPUs that servers and terminals need; recorded with every trial."""
+    message = f"average {load_average:.1f} on {count} cpus"
+    if load_average > BUSY_SHARE * count:
+        return Finding("warn", "load", f"{message}: figures will suffer", "stop other programs before a run")
+    return Finding("ok", "load", message)
+
+
 def check_huge_pages(setting: str | None) -> Finding:
     """Transparent huge pages change the engine's and MySQL's speed; recorded with every trial."""
     chosen = re.search(r"\[(\w+)\]", setting or "")
@@ -309,6 +318,7 @@ def findings(root: Path) -> Iterable[Finding]:
         yield check_port(system, port)
     governor_files = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     yield check_governor({read(str(path)) or "unknown" for path in governor_files})
+    yield check_load(os.getloadavg()[0], len(os.sched_getaffinity(0)))
     yield check_huge_pages(read("/sys/kernel/mm/transparent_hugepage/enabled"))
     yield check_emulated_disk()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from runner import collect, stats
+from runner.sample import sample
 
 RUN_VARIABLE = "ANTICACHE_EVAL_RUN"
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,7 @@ def run_directory() -> Path:
     named = os.environ.get(RUN_VARIABLE)
     path = Path(named) if named else Path(os.environ.get("RESULTS") or ROOT / "results") / "latest"
     if not (path / "trials.parquet").is_file():
-        raise NoRunError(f"{path} has no trials.parquet: run `make smoke`, or `make collect` for a run that exists")
+        raise NoRunError(f"{path} has no trials.parquet: run `make smoke`, or `make figures` for a run that exists")
     return path.resolve()
 
 
@@ -39,25 +40,28 @@ def trials(experiment: str, directory: Path | None = None) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Point:
-    """One cell: `estimate` is None where no trial measured anything; `flagged` where a trial carries a mark."""
+    """One cell: `estimate`, of `values`, is None where no trial can be used; `flagged` where one carries a mark."""
 
     skew: float
+    values: tuple[float, ...]
     estimate: stats.Estimate | None
     flagged: bool
+    lower_bound: bool
     trouble: str
 
 
 def point(cell: pd.DataFrame, skew: float) -> Point:
-    """Summarise the trials of a cell: valid ones if there are any, else invalid ones, marked."""
-    measured = cell[cell["throughput_txn_s"].notna()]
-    valid = measured[measured["status"] == "ok"]
-    used = valid if not valid.empty else measured[measured["status"] == "invalid"]
-    estimate = stats.mean([float(v) for v in used["throughput_txn_s"]]) if not used.empty else None
-    marked = valid.empty or bool((used["flags"] != "").any())
-    trouble = (
-        "" if estimate is not None else "; ".join(dict.fromkeys(f"{r.status}: {r.reason}" for r in cell.itertuples()))
+    """Summarise the trials of a cell: those that the claims use as well."""
+    found = sample(cell)
+    used = cell[cell["trial_hash"].isin(found.hashes)]
+    return Point(
+        skew,
+        tuple(found.values),
+        stats.mean(found.values) if found.values else None,
+        flagged=bool((used["flags"] != "").any()),
+        lower_bound=found.lower_bound,
+        trouble=found.missing,
     )
-    return Point(skew, estimate, marked, trouble)
 
 
 def series(table: pd.DataFrame, system: str, mix: str, data_memory_ratio: float) -> list[Point]:

@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.markers import CARETUPBASE, MarkerStyle
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from figures.data import Point, series
@@ -24,6 +25,7 @@ MIXES = ("read-only", "read-heavy", "write-heavy")
 RATIOS = (1.0, 2.0, 4.0, 8.0)
 SKEWS = (1.5, 1.25, 1.0, 0.75, 0.5)
 FORMATS = ("pdf", "svg", "png")
+LOWER_BOUND = MarkerStyle(CARETUPBASE)  # stands on the point and points to where the true value lies
 
 
 def draw(table: pd.DataFrame, scale: Literal["linear", "log"] = "linear") -> Figure:
@@ -33,36 +35,42 @@ def draw(table: pd.DataFrame, scale: Literal["linear", "log"] = "linear") -> Fig
         len(MIXES), len(RATIOS), figsize=(11.5, 7.6), sharex=True, sharey="row", layout="constrained", squeeze=False
     )
     letters = iter("abcdefghijkl")
+    points: list[Point] = []
     for (row, mix), (column, ratio) in product(enumerate(MIXES), enumerate(RATIOS)):
         axes: Axes = grid[row, column]
         axes.set_title(f"({next(letters)}) {mix}, {ratio:g}x", loc="left", fontweight="bold")
-        _panel(axes, table, mix, ratio)
+        points += _panel(axes, table, mix, ratio)
     for axes in grid[:, 0]:
         axes.set_ylabel("throughput (txn/s)")
     for axes in grid[-1, :]:
         axes.set_xlabel("skew (Zipf exponent s)")
     _scale_rows(grid, scale)
-    _legend(figure, table)
+    _legend(figure, table, points)
     figure.supxlabel(headline(table), x=0.995, ha="right", fontsize=7, color="#666666")
     return figure
 
 
-def _panel(axes: Axes, table: pd.DataFrame, mix: str, ratio: float) -> None:
-    drawn = False
+def _panel(axes: Axes, table: pd.DataFrame, mix: str, ratio: float) -> list[Point]:
+    """Draw one panel; return its points."""
+    drawn: list[Point] = []
     for system, look in SYSTEMS.items():
         points = series(table, system, mix, ratio)
         _line(axes, points, look)
-        drawn = drawn or bool(points)
+        drawn += points
     axes.set_xlim(SKEWS[0] + 0.07, SKEWS[-1] - 0.07)
     axes.set_xticks(SKEWS, ["1.5", "1.25", "1.0", "0.75", "0.5"])
     if not drawn:
         axes.text(
             0.5, 0.5, "not measured\nat this scale", transform=axes.transAxes, ha="center", va="center", color="#666666"
         )
+    return drawn
 
 
 def _line(axes: Axes, points: list[Point], look: Look) -> None:
-    """Draw one series: hollow markers where a trial is flagged, a cross on the axis where every trial failed."""
+    """Draw one series: hollow markers where a trial is flagged, with a caret above where the value is a lower bound.
+
+    A cross on the axis stands for a cell without a usable trial.
+    """
     measured = [(p, p.estimate) for p in points if p.estimate is not None]
     x = [p.skew for p, _ in measured]
     y = [e.value for _, e in measured]
@@ -82,6 +90,9 @@ def _line(axes: Axes, points: list[Point], look: Look) -> None:
             linestyle="none",
             zorder=3,
         )
+    bounded = [(p.skew, e.value) for p, e in measured if p.lower_bound]
+    at, above = [skew for skew, _ in bounded], [value for _, value in bounded]
+    axes.plot(at, above, color=look.colour, linestyle="none", marker=LOWER_BOUND, zorder=4)
     failed = [p.skew for p in points if p.estimate is None]
     if failed:
         below = axes.get_xaxis_transform()  # y as a share of the panel: visible whatever the scale
@@ -106,7 +117,8 @@ def _thousands(value: float, _position: object = None) -> str:
     return f"{value:g}"
 
 
-def _legend(figure: Figure, table: pd.DataFrame) -> None:
+def _legend(figure: Figure, table: pd.DataFrame, points: list[Point]) -> None:
+    """Explain the systems that are in the table, and the marks that were drawn."""
     present = [system for system in SYSTEMS if (table["system"] == system).any()]
     handles = [
         Line2D(
@@ -114,14 +126,16 @@ def _legend(figure: Figure, table: pd.DataFrame) -> None:
         )
         for s in present
     ]
-    if ((table["status"] == "invalid") | (table["flags"] != "")).any():
-        handles.append(
-            Line2D(
-                [], [], color="#555555", linestyle="none", marker="o", markerfacecolor="white", label="flagged trial"
-            )
-        )
-    if (table["status"].isin(["failed", "planned"])).any():
-        handles.append(Line2D([], [], color="#555555", linestyle="none", marker="x", label="no valid trial"))
+    marks: tuple[tuple[str, str | MarkerStyle, bool], ...] = (
+        ("flagged trial", "o", any(p.flagged for p in points)),
+        ("lower bound", LOWER_BOUND, any(p.lower_bound for p in points)),
+        ("no valid trial", "x", any(p.estimate is None for p in points)),
+    )
+    handles += [
+        Line2D([], [], color="#555555", linestyle="none", marker=marker, markerfacecolor="white", label=label)
+        for label, marker, drawn in marks
+        if drawn
+    ]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from figures.data import ROOT, point
-from runner import stats
+from runner import collect, stats
 
 ANTI_CACHING = "anticache-alru"  # what "anti-caching" means where the paper does not say LRU or aLRU
 
@@ -21,7 +21,8 @@ def reference() -> pd.DataFrame:
 def ratios(table: pd.DataFrame, data_memory_ratio: float = 8.0) -> pd.DataFrame:
     """Return throughput of anti-caching (aLRU) divided by each other system's, per mix and skew, with intervals.
 
-    Ratios of invalid trials (saturated terminals) are given and marked; cells without a measurement say so.
+    Of trials with saturated terminals a ratio is a bound: ≥ when those of anti-caching were held back, ≤ when the other
+    system's were. Ratios with a flagged trial are marked; cells without a measurement say so.
     """
     rows = []
     at = table[table["data_memory_ratio"] == data_memory_ratio]
@@ -35,14 +36,14 @@ def ratios(table: pd.DataFrame, data_memory_ratio: float = 8.0) -> pd.DataFrame:
 
 
 def _ratio(cell: pd.DataFrame, other: str) -> str:
-    top, bottom = (cell[cell["system"] == system] for system in (ANTI_CACHING, other))
-    points = [point(side, 0.0) for side in (top, bottom)]
-    if any(p.estimate is None for p in points):
+    top, bottom = (point(cell[cell["system"] == system], 0.0) for system in (ANTI_CACHING, other))
+    if not top.values or not bottom.values:
         return "not measured"
-    values = [[float(v) for v in side["throughput_txn_s"].dropna()] for side in (top, bottom)]
-    found = stats.ratio(*values)
+    found = stats.ratio(top.values, bottom.values)
     interval = f" [{found.low:.1f}, {found.high:.1f}]" if found.interval else ""
-    return f"{found.value:.1f}{interval}" + (" (flagged)" if any(p.flagged for p in points) else "")
+    bound = {(True, False): "≥ ", (False, True): "≤ ", (True, True): "about "}
+    lead = bound.get((top.lower_bound, bottom.lower_bound), "")
+    return f"{lead}{found.value:.1f}{interval}" + (" (flagged)" if top.flagged or bottom.flagged else "")
 
 
 def paper_ratios() -> pd.DataFrame:
@@ -64,11 +65,12 @@ def paper_ratios() -> pd.DataFrame:
 
 
 def headline(table: pd.DataFrame) -> str:
-    """Say in one line what was run: run, scale, disk, records, seconds, trials."""
+    """Say in one line what was run: run, scale, disk, records, seconds, trials, code."""
     scales, disks = (", ".join(table[name].unique()) for name in ("scale", "disk_profile"))
     return (
         f"run {table['run'].iloc[0]}, scale {scales}, disk {disks}: {table['records'].max():,} records,"
-        f" {table['measured_s'].max():.3g} s measured, {table['trial'].max() + 1} trial(s) per cell"
+        f" {table['measured_s'].max():.3g} s measured, {table['trial'].max() + 1} trial(s) per cell,"
+        f" code {collect.code_of(table)}"
     )
 
 
@@ -89,6 +91,7 @@ def claims(directory: Path) -> pd.DataFrame:
             "where": [e["where"] for e in entries],
             "expected": [e["expected"] for e in entries],
             "verdict": [e["verdict"] for e in entries],
+            "qualifiers": ["; ".join(e["qualifiers"]) for e in entries],
             "measured": ["" if e["measured"] is None else f"{e['measured']:.3g}" for e in entries],
             "95 % interval": ["" if not e["interval"] else "{:.3g} to {:.3g}".format(*e["interval"]) for e in entries],
             "trials": [len(e["evidence"]) for e in entries],
@@ -101,6 +104,7 @@ def alternatives(directory: Path) -> pd.DataFrame:
     """Return the other readings that the paper gives of a claim, with their verdicts."""
     entries = json.loads((directory / "claims.json").read_text(encoding="utf-8"))
     rows = [{"id": e["id"], **a} for e in entries for a in e["alternatives"]]
-    frame = pd.DataFrame(rows, columns=["id", "where", "claim", "expected", "verdict", "measured"])
+    frame = pd.DataFrame(rows, columns=["id", "where", "claim", "expected", "verdict", "qualifiers", "measured"])
+    frame["qualifiers"] = ["; ".join(qualifiers) for qualifiers in frame["qualifiers"]]
     frame["measured"] = ["" if pd.isna(v) else f"{v:.3g}" for v in frame["measured"]]
     return frame

@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
 
 from figures import data, fig06, tables
 from figures.style import SYSTEMS
@@ -39,7 +41,7 @@ def run(recorded: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     directory = tmp_path / "results" / "runs" / "recorded"
     directory.mkdir(parents=True)
     collect.write(recorded, directory)
-    claims.write(claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), recorded), directory)
+    claims.write(claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), recorded, {}), directory)
     (tmp_path / "results" / "latest").symlink_to("runs/recorded")
     monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
     monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
@@ -182,6 +184,68 @@ def test_ratios_at_8x(recorded: pd.DataFrame) -> None:
     assert row["aLRU / mysql"].startswith(f"{expected:.1f}")
 
 
+def _at(table: pd.DataFrame, system: str, value: float, **more: Any) -> pd.DataFrame:
+    """The table with the trial of one cell of the ratios set by hand."""
+    changed = table.copy()
+    cell = (changed["system"] == system) & (changed["mix"] == "read-only") & (changed["skew"] == 1.5)
+    cell &= changed["data_memory_ratio"] == 8
+    for name, each in {"throughput_txn_s": value, "status": "ok", "flags": "", **more}.items():
+        changed[name] = changed[name].mask(cell, each)
+    changed["trial_hash"] += f" with {value}"
+    return changed[cell]
+
+
+def _shown(table: pd.DataFrame) -> str:
+    frame = tables.ratios(table)
+    return str(frame[(frame["mix"] == "read-only") & (frame["skew"] == 1.5)].iloc[0]["aLRU / mysql"])
+
+
+def test_failed_trials_have_no_part_in_the_ratios(recorded: pd.DataFrame) -> None:
+    clean = pd.concat([_at(recorded, "mysql", 100), _at(recorded, "anticache-alru", 1000)])
+    assert _shown(clean) == "10.0"
+    broken = _at(recorded, "anticache-alru", 0.0, status="failed", reason="mysqld died")
+    wrong = _at(recorded, "anticache-alru", 9000, status="invalid", flags="verify_failed")
+    assert _shown(pd.concat([clean, broken, wrong])) == "10.0"
+    assert _shown(pd.concat([broken, _at(recorded, "mysql", 100)])) == "not measured"
+    point = data.series(pd.concat([clean, broken, wrong]), "anticache-alru", "read-only", 8.0)[0]
+    assert point.values == (1000.0,), "the figure shows what the table divides"
+
+
+def test_saturated_trials_count_and_make_a_bound(recorded: pd.DataFrame) -> None:
+    saturated = {"status": "invalid", "flags": "client_saturated"}
+    mysql, valid = _at(recorded, "mysql", 100), _at(recorded, "anticache-alru", 1000)
+    fast = _at(recorded, "anticache-alru", 2000, **saturated)
+    assert _shown(pd.concat([mysql, fast])) == "≥ 20.0 (flagged)"
+    table = pd.concat([mysql, valid, fast])
+    point = data.series(table, "anticache-alru", "read-only", 8.0)[0]
+    assert (point.values, point.lower_bound, point.flagged) == ((1000.0, 2000.0), True, True)
+    assert _shown(pd.concat([_at(recorded, "mysql", 100, **saturated), valid])) == "≤ 10.0 (flagged)"
+    figure = fig06.draw(table)
+    carets = [line for axes in figure.axes for line in axes.lines if _is_caret(line) and np.size(line.get_xdata())]
+    assert [np.asarray(line.get_ydata()).tolist() for line in carets] == [[1500.0]]
+    assert "lower bound" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def _is_caret(line: Line2D) -> bool:
+    return MarkerStyle(line.get_marker()).get_marker() == fig06.LOWER_BOUND.get_marker()
+
+
+def test_the_footer_says_which_code(recorded: pd.DataFrame) -> None:
+    commit = recorded["commit"].iloc[0][:12]
+    assert tables.headline(recorded).endswith(f"code {commit} with uncommitted changes")
+    mixed = recorded.copy()
+    mixed.loc[0, "commit"] = "c0ffeec0ffeec0ffee"
+    assert "code mixed: c0ffeec0ffee with uncommitted changes, " in tables.headline(mixed)
+
+
+def test_the_verdicts_have_their_qualifiers_beside_them(run: Path) -> None:
+    frame = tables.claims(run)
+    names = list(frame.columns)
+    assert names.index("qualifiers") == names.index("verdict") + 1
+    assert "one trial" in str(frame.set_index("id").loc["C11", "qualifiers"])
+    assert "qualifiers" in tables.alternatives(run).columns
+
+
 def test_the_papers_ratios_name_claims_that_exist() -> None:
     frame = tables.paper_ratios()
     assert set(frame["claim"]) <= {f"C{n:02d}" for n in range(1, 14)}
@@ -191,7 +255,7 @@ def test_the_papers_ratios_name_claims_that_exist() -> None:
 def test_without_a_run_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
     monkeypatch.setenv("RESULTS", str(tmp_path))
-    with pytest.raises(data.NoRunError, match="run `make smoke`"):
+    with pytest.raises(data.NoRunError, match="run `make smoke`, or `make figures` for"):
         data.run_directory()
 
 

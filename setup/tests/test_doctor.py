@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import doctor
+from runner import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"^(ok  |warn|FAIL)  \S.*$")
@@ -144,6 +145,15 @@ def test_limits(open_files: int, locked_bytes: int, levels: list[str]) -> None:
 @pytest.mark.parametrize(("governors", "level"), [(set(), "ok"), ({"performance"}, "ok"), ({"powersave"}, "warn")])
 def test_governor(governors: set[str], level: str) -> None:
     assert doctor.check_governor(governors).level == level
+
+
+@pytest.mark.parametrize(("load_average", "level"), [(0.9, "ok"), (1.0, "ok"), (1.1, "warn")])
+def test_load(load_average: float, level: str) -> None:
+    assert doctor.check_load(load_average, 2).level == level
+
+
+def test_the_busy_share_is_that_of_the_runner() -> None:
+    assert doctor.BUSY_SHARE == machine.BUSY_SHARE
 
 
 def test_huge_pages_show_the_chosen_setting() -> None:

@@ -1,13 +1,17 @@
 """Every claim of the paper as a predicate over measured trials; the verdict is never silently dropped.
 
 *reproduced*: the predicate holds; *not reproduced*: it does not; *not measured*: the trials it needs do not exist,
-failed or are invalid, or judging it raised an exception. A claim is judged on the cells that the run planned: cells
-that the scale leaves out are named in the note. Where planned cells have no valid trial, the verdict is given only
-when it would be the same whatever they had measured.
+failed or are invalid, or judging it raised an exception. A claim is judged on the cells that the run planned. Where
+planned cells have no valid trial, the verdict is given only when it would be the same whatever they had measured.
+
+What weakens a verdict stands beside it as its *qualifiers*: it rests on single trials, its figures lie so close to the
+limit that their intervals contain it, the run leaves out part of the cells that the claim names (which: in the note),
+or a figure is only a bound because the terminals were saturated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +19,10 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import Field
 
+from runner.checks import Check, NotMeasuredError, checks
+from runner.extent import Cells, left_out
 from runner.files import write_json
-from runner.predicates import Check, Endpoints, Monotone, NotMeasuredError, Ratio, Simple, WithinPercent, absent, checks
+from runner.predicates import Endpoints, Monotone, Ratio, Simple, WithinPercent
 from runner.workload import Strict
 from runner.yamlfile import check, read
 
@@ -24,7 +30,9 @@ Verdict = Literal["reproduced", "not reproduced", "not measured"]
 REPRODUCED: Verdict = "reproduced"
 NOT_REPRODUCED: Verdict = "not reproduced"
 NOT_MEASURED: Verdict = "not measured"
-WITH_INTERVAL = ("ratio", "within_percent", "monotone", "endpoints", "value")
+ONE_TRIAL = "one trial"
+AT_THE_LIMIT = "the interval contains the limit"
+PART_OF_CELLS = "part of its cells"
 
 
 class AllOf(Strict):
@@ -69,6 +77,7 @@ class Judgement:
     interval: list[float] | None = None
     evidence: list[str] = field(default_factory=list)
     note: str = ""
+    qualifiers: list[str] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
 
 
@@ -84,9 +93,9 @@ def load(path: Path) -> list[Claim]:
     return model.claims
 
 
-def judge_all(claims: list[Claim], table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Judge every claim; the result is what ``claims.json`` holds."""
-    return [_entry(claim, table) for claim in claims]
+def judge_all(claims: list[Claim], table: pd.DataFrame, cells: Cells) -> list[dict[str, Any]]:
+    """Judge every claim; the result is what ``claims.json`` holds. `cells` are the experiments' whole grids."""
+    return [_entry(claim, table, cells) for claim in claims]
 
 
 def write(entries: list[dict[str, Any]], directory: Path) -> None:
@@ -94,11 +103,12 @@ def write(entries: list[dict[str, Any]], directory: Path) -> None:
     write_json(directory / "claims.json", entries)
 
 
-def _entry(claim: Claim, table: pd.DataFrame) -> dict[str, Any]:
-    judgement = judge(claim.predicate, table)
+def _entry(claim: Claim, table: pd.DataFrame, cells: Cells) -> dict[str, Any]:
+    judgement = judge(claim.predicate, table, cells)
     return {
         "id": claim.id,
         "verdict": judgement.verdict,
+        "qualifiers": judgement.qualifiers,
         "measured": judgement.measured,
         "interval": judgement.interval,
         "evidence": judgement.evidence,
@@ -107,7 +117,7 @@ def _entry(claim: Claim, table: pd.DataFrame) -> dict[str, Any]:
         "where": claim.where,
         "expected": expected(claim.predicate),
         "reading": claim.reading,
-        "alternatives": [_alternative(a, table) for a in claim.alternatives],
+        "alternatives": [_alternative(a, table, cells) for a in claim.alternatives],
         "checks": [
             {"cell": c.label, "measured": c.value, "interval": c.interval, "holds": c.passed, "note": c.note}
             for c in judgement.checks
@@ -115,58 +125,73 @@ def _entry(claim: Claim, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _alternative(alternative: Alternative, table: pd.DataFrame) -> dict[str, Any]:
-    judgement = judge(alternative.predicate, table)
+def _alternative(alternative: Alternative, table: pd.DataFrame, cells: Cells) -> dict[str, Any]:
+    judgement = judge(alternative.predicate, table, cells)
     return {
         "where": alternative.where,
         "claim": alternative.text,
         "expected": expected(alternative.predicate),
         "verdict": judgement.verdict,
+        "qualifiers": judgement.qualifiers,
         "measured": judgement.measured,
     }
 
 
-def judge(predicate: Simple | AllOf, table: pd.DataFrame) -> Judgement:
+def judge(predicate: Simple | AllOf, table: pd.DataFrame, cells: Cells) -> Judgement:
     """Judge one predicate; an exception in it makes the verdict *not measured*, with the exception as the note."""
     try:
         if isinstance(predicate, AllOf):
-            return _judge_all_of(predicate, table)
-        return decide(predicate, checks(predicate, table), absent(predicate, table))
+            return _judge_all_of(predicate, table, cells)
+        return decide(predicate, checks(predicate, table), left_out(predicate, table, cells))
     except NotMeasuredError as reason:
         return Judgement(NOT_MEASURED, note=str(reason))
     except Exception as error:  # a crashing check is unknown, not a verdict
         return Judgement(NOT_MEASURED, note=f"could not be judged: {type(error).__name__}: {error}")
 
 
-def decide(predicate: Simple, found: list[Check], left_out: str = "") -> Judgement:
-    """Apply the quantifier: the verdict holds only if no outcome of the missing checks could turn it."""
+def decide(predicate: Simple, found: list[Check], omitted: str = "") -> Judgement:
+    """Apply the quantifier to the checks; `omitted` says which cells the run leaves out."""
+    verdict = _verdict(predicate, [c.passed for c in found])
+    measured, interval = _measured(predicate, found)
     held = sum(c.passed is True for c in found)
     unknown = [c for c in found if c.passed is None]
-    needed = 1.0 if predicate.holds_in == "any" else predicate.share * len(found)
-    slack = 1e-9  # shares such as 0.9 of 10 must not fail by rounding
-    if held >= needed - slack:
-        verdict = REPRODUCED
-    elif held + len(unknown) < needed - slack:
-        verdict = NOT_REPRODUCED
-    else:
-        verdict = NOT_MEASURED
-    measured, interval = _measured(predicate, found)
     notes = [f"{held} of {len(found)} hold"] if len(found) > 1 else []
     if unknown:
         notes.append(f"{len(unknown)} could not be judged ({unknown[0].label}: {unknown[0].note})")
-    if left_out:
-        notes.append(f"not in this run: {left_out}")
-    if (
-        any(c.value is not None for c in found)
-        and predicate.kind in WITH_INTERVAL
-        and all(c.interval is None for c in found)
-    ):
-        notes.append("one trial per cell, so no interval")
-    bounded = [c for c in found if c.passed and c.note]
+    if omitted:
+        notes.append(f"not in this run: {omitted}")
+    bounded = [c for c in found if c.passed is not None and c.note]
     if bounded:
         notes.append(bounded[0].note)
     evidence = list(dict.fromkeys(h for c in found for h in c.evidence))
-    return Judgement(verdict, measured, interval, evidence, "; ".join(notes), found)
+    qualifiers = _qualifiers(predicate, verdict, found) + ([PART_OF_CELLS] if omitted else [])
+    return Judgement(verdict, measured, interval, evidence, "; ".join(notes), qualifiers, found)
+
+
+def _verdict(predicate: Simple, outcomes: list[bool | None]) -> Verdict:
+    """Decide by the quantifier, and only if no outcome of the open checks could turn it."""
+    held, unknown = sum(o is True for o in outcomes), sum(o is None for o in outcomes)
+    needed = 1.0 if predicate.holds_in == "any" else predicate.share * len(outcomes)
+    slack = 1e-9  # shares such as 0.9 of 10 must not fail by rounding
+    if held >= needed - slack:
+        return REPRODUCED
+    return NOT_REPRODUCED if held + unknown < needed - slack else NOT_MEASURED
+
+
+def _qualifiers(predicate: Simple, verdict: Verdict, found: list[Check]) -> list[str]:
+    """Say what weakens a verdict: what it would not be given without, and bounds among its figures."""
+
+    def rests_on(doubtful: Callable[[Check], bool]) -> bool:
+        without = _verdict(predicate, [None if doubtful(c) else c.passed for c in found])
+        return verdict not in (NOT_MEASURED, without)
+
+    qualifiers = {
+        ONE_TRIAL: rests_on(lambda c: c.trials == 1),
+        AT_THE_LIMIT: rests_on(lambda c: not c.certain),
+        "lower bound": any(c.bound == "lower" for c in found),
+        "upper bound": any(c.bound == "upper" for c in found),
+    }
+    return [text for text, applies in qualifiers.items() if applies]
 
 
 def _measured(predicate: Simple, found: list[Check]) -> tuple[float | None, list[float] | None]:
@@ -195,18 +220,14 @@ def _goodness(predicate: Simple, value: float) -> float:
     return value
 
 
-def _judge_all_of(predicate: AllOf, table: pd.DataFrame) -> Judgement:
-    parts = [judge(part, table) for part in predicate.of]
+def _judge_all_of(predicate: AllOf, table: pd.DataFrame, cells: Cells) -> Judgement:
+    parts = [judge(part, table, cells) for part in predicate.of]
     verdicts = [p.verdict for p in parts]
-    if NOT_REPRODUCED in verdicts:
-        verdict = NOT_REPRODUCED
-    elif NOT_MEASURED in verdicts:
-        verdict = NOT_MEASURED
-    else:
-        verdict = REPRODUCED
+    verdict = next((v for v in (NOT_REPRODUCED, NOT_MEASURED) if v in verdicts), REPRODUCED)
     known = [p for p in parts if p.verdict != NOT_MEASURED]
     notes = [
-        f"({number}) {expected(part)}: {found.verdict}" + (f", {found.note}" if found.note else "")
+        f"({number}) {expected(part)}: {qualified(found.verdict, found.qualifiers)}"
+        + (f", {found.note}" if found.note else "")
         for number, (part, found) in enumerate(zip(predicate.of, parts, strict=True), start=1)
     ]
     return Judgement(
@@ -215,8 +236,23 @@ def _judge_all_of(predicate: AllOf, table: pd.DataFrame) -> Judgement:
         None,
         list(dict.fromkeys(h for p in parts for h in p.evidence)),
         "; ".join(notes),
+        _qualifiers_of_parts(verdict, parts),
         [c for p in parts for c in p.checks],
     )
+
+
+def _qualifiers_of_parts(verdict: Verdict, parts: list[Judgement]) -> list[str]:
+    """Combine the qualifiers of the parts that decide: one part suffices to refute, so one without doubt removes it."""
+    deciding = [p for p in parts if p.verdict == verdict]
+    every = dict.fromkeys(q for p in deciding for q in p.qualifiers)
+    if verdict != NOT_REPRODUCED:
+        return list(every)
+    return [q for q in every if all(q in p.qualifiers for p in deciding)]
+
+
+def qualified(verdict: str, qualifiers: list[str]) -> str:
+    """Write a verdict with its qualifiers, as it is shown everywhere."""
+    return f"{verdict} ({', '.join(qualifiers)})" if qualifiers else verdict
 
 
 def _side(selector: dict[str, Any]) -> str:

@@ -17,11 +17,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from runner import claims, collect, context, driver, machine, notebooks, report, store, workload
+from runner import claims, collect, context, driver, identity, machine, outputs, precautions, resume, store, workload
 from runner.deploy import Ansible, Node
 from runner.errors import InputError, RunError
 from runner.interrupt import Interrupt
-from runner.plan import Plan, Trial, estimate, make_plan, parse_where
+from runner.plan import Estimate, Plan, Trial, estimate, make_plan, parse_where
 from runner.progress import SweepProgress, duration
 from runner.store import INTERRUPTED, Run
 from runner.sweep import Summary, Sweep, Tools
@@ -39,6 +39,7 @@ SystemsOption = Annotated[str, typer.Option(help="only these systems, separated 
 WhereOption = Annotated[list[str], typer.Option(help="only these cells: AXIS=VALUE[,VALUE…], e.g. skew=1.5,1.25")]
 TrialsOption = Annotated[int | None, typer.Option(min=1, help="another number of trials per cell")]
 NodeVarOption = Annotated[list[str], typer.Option(help="override a variable of the inventory: NAME=VALUE")]
+MixedCodeOption = Annotated[bool, typer.Option(help="go on also where other code measured the recorded trials")]
 RunOption = Annotated[str, typer.Option("--run", help="a run below RESULTS/runs, or latest")]
 
 
@@ -93,32 +94,17 @@ def plan(
     _out(f"  trials       {cost.trials} of {first.values.warmup_s:g} s warm-up + {first.values.measure_s:g} s measured")
     _out(f"  deployments  {cost.deployments}")
     cpus = machine.cpu_sets()
-    _out(f"  CPUs         server {cpus.server}, terminals {cpus.client}" + (" (shared!)" if cpus.shared else ""))
+    _out(f"  CPUs         server {cpus.server}, terminals {cpus.client}")
     _out(f"  time         about {duration(cost.seconds)}")
     free = machine.file_system(node.node_root)["free_bytes"]
     _out(f"  disk         up to {context.gigabytes(cost.disk_bytes)} ({context.gigabytes(free)} free)")
-    run = _matching_run(made, results, inventory, disk)
+    for warning in precautions.of_plan(made, cpus):
+        _warn(warning)
+    run = store.find(results, resume.key_of(made.scale, node, disk, identity.code_identity(context.ROOT)))
     if run is not None:
         recorded = run.recorded()
         done = len(made.trials) - len(store.to_run(made.trials, recorded))
         _out(f"  recorded     {done} of {cost.trials} in {run.path}: `run` goes on from there (--fresh for a new one)")
-
-
-def _key(made: Plan, inventory: str, disk: str) -> store.Key:
-    return store.Key(made.scale, inventory, disk, machine.code_identity(context.ROOT).shaping)
-
-
-def _matching_run(made: Plan, results: Path, inventory: str, disk: str) -> Run | None:
-    return store.find(results, _key(made, inventory, disk))
-
-
-def _named_run(results: Path, name: str, key: store.Key) -> Run:
-    """Open the run to go on with; only the code may differ, and each trial's record says which code it ran."""
-    found = store.open_run(results, name)
-    wanted = dataclasses.replace(key, shaping_code=found.key.shaping_code)
-    if found.key != wanted:
-        raise InputError(f"--into {name}: {found.path} measured {found.key}, not {wanted}")
-    return found
 
 
 @app.command()
@@ -134,55 +120,56 @@ def run(
     trials: TrialsOption = None,
     node_var: NodeVarOption = [],  # noqa: B006
     fresh: Annotated[bool, typer.Option(help="start a new run even if one could be continued")] = False,
-    into: Annotated[str, typer.Option(help="go on with this run (or latest) even if the code changed since")] = "",
+    into: Annotated[str, typer.Option(help="go on with this run (or latest) instead of the newest that fits")] = "",
+    mixed_code: MixedCodeOption = False,
     figures: Annotated[bool, typer.Option(help="execute the notebooks at the end")] = True,
 ) -> None:
     """Run what is planned and not recorded yet, then collect, judge the claims and draw the figures.
 
-    Goes on with the newest run that measured the same scale on the same inventory and disk with the same code of
-    servers, drivers and roles; failed and interrupted trials are run again, valid ones are not.
+    Goes on with the newest run that measured the same scale on the same machine, inventory, variables and disk with the
+    same code of servers, drivers and roles; failed and interrupted trials are run again, valid ones are not.
     """
     made = _planned(experiment, scale, disk, systems=systems, where=where, trials=trials)
     node = Node(context.ROOT, inventory, context.node_variables(node_var))
-    node.inventory_path()
-    program = driver.binary(context.ROOT)
-    target = None if fresh else _matching_run(made, results, inventory, disk)
+    code = identity.code_identity(context.ROOT)
+    key = resume.key_of(made.scale, node, disk, code)
+    target = None if fresh else store.find(results, key)
     if into:
-        target = _named_run(results, into, _key(made, inventory, disk))
+        target = store.open_run(results, into)
     recorded = target.recorded() if target is not None else {}
-    todo = store.to_run(made.trials, recorded)
-    cost = estimate(made, todo, _datasets(node))
-    context.check_space(node.node_root, cost.disk_bytes)
-    context.check_space(results, cost.trials * 64 * 1024)
-    code = machine.code_identity(context.ROOT)
+    work = Work(made, store.to_run(made.trials, recorded), node, key, code)
+    work.check(target, mixed_code)
+    context.check_space(results, len(work.todo) * 64 * 1024)
     if target is None:
-        target = store.create(results, _key(made, inventory, disk), code, machine.describe(node.node_root))
+        target = store.create(results, key, code, machine.describe(node.node_root, context.ROOT))
     else:
         store.point_latest(results, target.path)
     target.add_plan(made)
-    _sweep(made, target, todo, node=node, program=program, disk=disk, seconds=cost.seconds, figures=figures)
+    _sweep(work, target, figures)
 
 
 @app.command()
 def retry(
+    *,
     results: ResultsOption = Path("results"),
     run_name: RunOption = "latest",
     node_var: NodeVarOption = [],  # noqa: B006
+    invalid: Annotated[bool, typer.Option(help="also the invalid ones, those with saturated terminals too")] = False,
+    mixed_code: MixedCodeOption = False,
     figures: Annotated[bool, typer.Option(help="execute the notebooks at the end")] = True,
 ) -> None:
-    """Run only the failed and invalid trials of a run again."""
+    """Run only the failed trials of a run again."""
     target = store.open_run(results, run_name)
     made = _plan_of(target)
-    recorded = target.recorded()
-    todo = store.to_retry(made.trials, recorded)
+    todo = store.to_retry(made.trials, target.recorded(), invalid)
     if not todo:
-        _out(f"{target.path}: no failed or invalid trial")
+        _out(f"{target.path}: no failed {'or invalid ' if invalid else ''}trial")
         return
     node = Node(context.ROOT, target.key.inventory, context.node_variables(node_var))
-    cost = estimate(made, todo, _datasets(node))
-    context.check_space(node.node_root, cost.disk_bytes)
-    program = driver.binary(context.ROOT)
-    _sweep(made, target, todo, node=node, program=program, disk=target.key.disk, seconds=cost.seconds, figures=figures)
+    code = identity.code_identity(context.ROOT)
+    work = Work(made, todo, node, resume.key_of(made.scale, node, target.key.disk, code), code)
+    work.check(target, mixed_code)
+    _sweep(work, target, figures)
 
 
 def _plan_of(target: Run) -> Plan:
@@ -203,32 +190,53 @@ def _plan_of(target: Run) -> Plan:
     return Plan(whole.scale, whole.workloads, trials, whole.deployments)
 
 
-def _sweep(
-    made: Plan,
-    target: Run,
-    todo: list[Trial],
-    *,
-    node: Node,
-    program: Path,
-    disk: str,
-    seconds: float,
-    figures: bool,
-) -> None:
-    """Execute `todo`, write everything that follows from the records, and leave with the fitting exit code."""
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What one call is to do: the trials of a plan that are left, where, and with which code."""
+
+    plan: Plan
+    todo: list[Trial]
+    node: Node
+    key: store.Key
+    code: identity.Code
+
+    @property
+    def cost(self) -> Estimate:
+        """Estimate what is left."""
+        return estimate(self.plan, self.todo, _datasets(self.node))
+
+    def check(self, target: Run | None, mixed_code: bool) -> None:
+        """Raise InputError for what forbids the work: a remote node, another run's conditions or code, no space."""
+        if target is not None:
+            resume.refuse_other_conditions(target, self.key)
+            if not mixed_code:
+                resume.refuse_other_code(target, self.code, identity.shaping_files(context.ROOT), self.todo)
+        self.node.refuse_remote()
+        driver.binary(context.ROOT)
+        context.check_space(self.node.node_root, self.cost.disk_bytes)
+
+
+def _sweep(work: Work, target: Run, figures: bool) -> None:
+    """Execute what is left, write everything that follows from the records, and leave with the fitting exit code."""
     cpus = machine.cpu_sets()
-    if cpus.shared:
-        _warn("only one CPU: servers and terminals share it, the figures say little")
-    already = len(made.trials) - len(todo)
-    _out(f"run {target.path}: {len(todo)} trials to do, {already} recorded, about {duration(seconds)}")
-    interrupt = Interrupt()
     summary = Summary()
-    if todo:
-        with interrupt.listening(), SweepProgress(len(todo), seconds) as progress:
+    seconds = work.cost.seconds
+    already = len(work.plan.trials) - len(work.todo)
+    _out(f"run {target.path}: {len(work.todo)} trials to do, {already} recorded, about {duration(seconds)}")
+    if work.todo:
+        warnings = precautions.before_a_sweep(work.plan, cpus, context.ROOT)
+        for warning in warnings:
+            _warn(warning)
+        target.add_warnings(warnings)
+        target.keep_code(work.code, identity.shaping_files(context.ROOT))
+        interrupt = Interrupt()
+        with interrupt.listening(), SweepProgress(len(work.todo), seconds) as progress:
             interrupt.on_ask = lambda: progress.say("interrupted: ending the trial in flight, stopping the servers")
-            ansible = Ansible(node, interrupt.patience_over)
-            tools = Tools(context.ROOT, ansible, program, cpus, disk, machine.code_identity(context.ROOT))
-            summary = Sweep(made, target, tools, interrupt, progress).execute(todo)
-    _finish(target, draw=figures and not summary.interrupted)
+            ansible = Ansible(work.node, interrupt.patience_over)
+            program = driver.binary(context.ROOT)
+            tools = Tools(context.ROOT, ansible, program, cpus, work.key.disk, work.code)
+            summary = Sweep(work.plan, target, tools, interrupt, progress).execute(work.todo)
+    outputs.refresh(target, draw=figures and not summary.interrupted)
     _close(target, summary)
 
 
@@ -236,25 +244,9 @@ def _warn(text: str) -> None:
     typer.echo(f"warning: {text}", err=True)
 
 
-def _finish(target: Run, draw: bool) -> None:
-    """Collect, judge, draw and report."""
-    table = collect.collect(target)
-    collect.write(table, target.path)
-    claims.write(_judged(target), target.path)
-    if draw:
-        for name in notebooks.applicable(target.meta["experiments"], context.NOTEBOOKS):
-            notebooks.execute(context.NOTEBOOKS / f"{name}.ipynb", target.path)
-    report.write(target)
-
-
-def _judged(target: Run) -> list[dict[str, Any]]:
-    return claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), collect.read(target.path))
-
-
 def _close(target: Run, summary: Summary) -> None:
     """Print the summary with the command that comes next, and exit."""
-    recorded = target.recorded()
-    counts = Counter(recorded[t["hash"]].status if t["hash"] in recorded else "planned" for t in target.trials)
+    counts = Counter(target.states().values())
     for line in list(dict.fromkeys(summary.reasons))[:10]:
         _out(f"  {line}")
     if len(summary.reasons) > 10:  # noqa: PLR2004 - the rest stands in the table
@@ -274,7 +266,7 @@ def status(results: ResultsOption = Path("results"), run_name: RunOption = "late
     """Say how far a run is, and why trials failed."""
     target = store.open_run(results, run_name)
     recorded = target.recorded()
-    states = {t["hash"]: recorded[t["hash"]].status if t["hash"] in recorded else "planned" for t in target.trials}
+    states = target.states()
     table = Table("system", *collect.STATUSES, title=f"{target.path}")
     for system in dict.fromkeys(t["cell"]["system"] for t in target.trials):
         counts = Counter(states[t["hash"]] for t in target.trials if t["cell"]["system"] == system)
@@ -284,8 +276,10 @@ def status(results: ResultsOption = Path("results"), run_name: RunOption = "late
     for reason, count in reasons.most_common():
         _out(f"{count} x {reason}")
     counts = Counter(states.values())
-    if counts["failed"] or counts["invalid"]:
+    if counts["failed"]:
         _out("run the failed ones again: make retry")
+    if counts["invalid"]:
+        _out("run the failed and the invalid ones again: .venv/bin/python -m runner retry --invalid")
     if counts["planned"] or any(recorded[h].reason == INTERRUPTED for h in states if h in recorded):
         _out(f"go on: make {target.meta['experiments'][0]} SCALE={target.key.scale}")
 
@@ -303,15 +297,13 @@ def collect_command(results: ResultsOption = Path("results"), run_name: RunOptio
 def claims_command(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
     """Judge the paper's claims on a run; prints the table and writes claims.json."""
     target = store.open_run(results, run_name)
-    collect.write(collect.collect(target), target.path)
-    entries = _judged(target)
-    claims.write(entries, target.path)
-    report.write(target)
+    entries = outputs.refresh(target)
     table = Table("id", "verdict", "expected", "measured", "95 % interval", "note", title=f"Claims on {target.path}")
     for e in entries:
         measured = "" if e["measured"] is None else f"{e['measured']:.3g}"
         interval = "" if e["interval"] is None else f"{e['interval'][0]:.3g} to {e['interval'][1]:.3g}"
-        table.add_row(e["id"], e["verdict"], e["expected"], measured, interval, e["note"])
+        verdict = claims.qualified(e["verdict"], e["qualifiers"])
+        table.add_row(e["id"], verdict, e["expected"], measured, interval, e["note"])
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     counts = Counter(e["verdict"] for e in entries)
     _out(", ".join(f"{counts[v]} {v}" for v in (claims.REPRODUCED, claims.NOT_REPRODUCED, claims.NOT_MEASURED)))
@@ -325,23 +317,18 @@ def figures(
 ) -> None:
     """Execute the notebooks of a run: figures, and executed copies beside them."""
     target = store.open_run(results, run_name)
-    collect.write(collect.collect(target), target.path)
-    claims.write(_judged(target), target.path)
-    for name in notebooks.applicable(target.meta["experiments"], context.NOTEBOOKS):
-        copy = notebooks.execute(context.NOTEBOOKS / f"{name}.ipynb", target.path, in_place)
-        _out(f"{name}: {copy}")
-    for picture in sorted((target.path / "figures").glob("*.*")):
-        _out(str(picture))
-    report.write(target)
+    outputs.refresh(target, draw=True, in_place=in_place)
+    for kind in ("notebooks", "figures"):
+        for path in sorted((target.path / kind).glob("*.*")):
+            _out(str(path))
 
 
 @app.command("report")
 def report_command(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
     """Write the self-contained HTML report of a run."""
     target = store.open_run(results, run_name)
-    collect.write(collect.collect(target), target.path)
-    claims.write(_judged(target), target.path)
-    _out(str(report.write(target)))
+    outputs.refresh(target)
+    _out(str(target.path / "report.html"))
 
 
 def main(arguments: list[str] | None = None) -> int:

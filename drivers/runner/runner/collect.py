@@ -33,6 +33,26 @@ def _flag(**kwargs: Any) -> pa.Column:
     return pa.Column("boolean", nullable=True, coerce=True, **kwargs)
 
 
+MEASURED = (
+    "throughput_txn_s",
+    "committed",
+    "aborted",
+    "retried",
+    "errors",
+    "measured_s",
+    "latency_us_mean",
+    "latency_us_p50",
+    "latency_us_p95",
+    "latency_us_p99",
+    "latency_us_p999",
+    "latency_us_max",
+    "verified",
+    "verify_failed",
+    "client_cpu_share",
+    "memory_peak_bytes",
+)
+"""The columns that hold a measurement: a failed trial has none, whatever loadgen had counted until then."""
+
 SCHEMA = pa.DataFrameSchema(
     {
         # which trial
@@ -98,6 +118,7 @@ SCHEMA = pa.DataFrameSchema(
         "versions": _text(),
         "commit": _text(),
         "dirty": _flag(),
+        "shaping_code": _text(),
     },
     strict=True,
     ordered=True,
@@ -105,7 +126,11 @@ SCHEMA = pa.DataFrameSchema(
         pa.Check(
             lambda table: table["throughput_txn_s"].notna() | (table["status"] != "ok"),
             error="an ok trial has a throughput",
-        )
+        ),
+        pa.Check(
+            lambda table: table[list(MEASURED)].isna().all(axis="columns") | table["status"].isin(["ok", "invalid"]),
+            error="a failed or planned trial has no measurement",
+        ),
     ],
 )
 COLUMNS = tuple(SCHEMA.columns)
@@ -151,13 +176,12 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
     """Build the row of one planned trial; a trial without a record has status ``planned``."""
     directory = run.trial_path(stored["hash"])
     result: dict[str, Any] = {"status": "planned", "reason": "not run yet"}
-    environment: dict[str, Any] = {}
     if directory.is_dir():
         result = _read(directory / "result.json") or {"status": "failed", "reason": "result.json cannot be read"}
-        environment = _read(directory / "environment.json")
+    environment = run.environment(stored["hash"])
     spec = stored["spec"]
     deployment = run.plan["deployments"][stored["deployment"]]
-    code = environment.get("code", run.meta["code"])
+    code = run.code_of(stored["hash"])
     return {
         "trial_hash": stored["hash"],
         "run": run.name,
@@ -181,14 +205,27 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         "dataset": deployment["dataset"],
         "settings_hash": digest(result["server_settings"]) if result.get("server_settings") else "",
         "versions": "; ".join(f"{k} {v}" for k, v in sorted(result.get("versions", {}).items())),
-        "commit": code["commit"],
-        "dirty": code["dirty"],
+        "commit": code.commit,
+        "dirty": code.dirty,
+        "shaping_code": code.shaping,
         **stored["cell"],
         **_workload(spec["ycsb"]),
-        **_measured(result),
+        **(_measured(result, environment) if result["status"] != "failed" else {}),
         **_settings(deployment["values"]),
-        "memory_peak_bytes": _memory_peak(environment),
     }
+
+
+def code_of(table: pd.DataFrame) -> str:
+    """Say which code measured the table's trials: its commit, or ``mixed`` with every commit where there are several.
+
+    Two states of the files that shape a number count as several, also on one commit with uncommitted changes.
+    """
+    measured = table[~table["status"].isin(["failed", "planned"])]
+    codes = (measured if not measured.empty else table)[["commit", "dirty", "shaping_code"]].drop_duplicates()
+    states = zip(codes["commit"].map(str), codes["dirty"], strict=True)
+    commits = list(dict.fromkeys(c[:12] + (" with uncommitted changes" if dirty else "") for c, dirty in states))
+    mixed = codes["commit"].nunique() > 1 or codes["shaping_code"].nunique() > 1
+    return f"mixed: {', '.join(commits)}" if mixed else commits[0]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -202,7 +239,7 @@ def _workload(ycsb: dict[str, Any]) -> dict[str, Any]:
     return {name: ycsb[name] for name in ("read_share", "records", "fields", "field_bytes", "key_order")}
 
 
-def _measured(result: dict[str, Any]) -> dict[str, Any]:
+def _measured(result: dict[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
     latency = result.get("latency_us") or {}
     names = ("throughput_txn_s", "committed", "measured_s", "verified", "verify_failed", "client_cpu_share")
     measured = {name: result.get(name) for name in names}
@@ -211,6 +248,7 @@ def _measured(result: dict[str, Any]) -> dict[str, Any]:
         measured[name] = sum(counts.values()) if isinstance(counts, dict) else None
     for name in ("mean", "p50", "p95", "p99", "p999", "max"):
         measured[f"latency_us_{name}"] = latency.get(name)
+    measured["memory_peak_bytes"] = _memory_peak(environment)
     return measured
 
 

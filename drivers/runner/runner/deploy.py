@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -42,6 +44,38 @@ class Node:
         raise InputError(
             f"there is no inventory {self.inventory!r}; present: {', '.join(present) or 'none'}, or a path"
         )
+
+    def refuse_remote(self) -> None:
+        """Raise InputError when the systems would run on another machine: what is recorded is read on this one."""
+        hosts = self._hosts()
+        remote = [name for name, variables in hosts.items() if variables.get("ansible_connection") != "local"]
+        if remote:
+            raise InputError(
+                f"inventory {self.inventory!r} puts the systems on {', '.join(remote)}: so far a run needs a `dbms`"
+                " host with `ansible_connection: local`, because data sets, CPU sets, memory and the servers' processes"
+                " are read on the machine that runs the terminals"
+            )
+
+    def _hosts(self) -> dict[str, dict[str, Any]]:
+        """Ask Ansible for the hosts of group ``dbms`` with their variables; raises InputError when there are none."""
+        path = self.inventory_path()
+        program = Path(sys.executable).parent / "ansible-inventory"
+        environment = {**os.environ, "ANSIBLE_CONFIG": str(self.root / "ansible" / "ansible.cfg")}
+        asked = subprocess.run(
+            [program, "--inventory", path, "--list", "--limit", "dbms"],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
+        try:
+            hosts: dict[str, dict[str, Any]] = json.loads(asked.stdout)["_meta"]["hostvars"]
+        except (ValueError, KeyError):
+            said = " ".join(asked.stderr.split()) or f"exit code {asked.returncode}"
+            raise InputError(f"inventory {path} cannot be read: {said}") from None
+        if not hosts:
+            raise InputError(f"inventory {path} has no host in its group `dbms`: the systems would run nowhere")
+        return {name: {**variables, **self.variables} for name, variables in hosts.items()}
 
     @property
     def control_root(self) -> Path:

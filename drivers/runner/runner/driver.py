@@ -15,6 +15,8 @@ from runner import machine
 from runner.errors import InputError
 from runner.files import tail, write_json
 
+LOADGEN = Path("target/release/loadgen")
+ANTICACHED = Path("target/release/anticached")
 POLL_S = 0.05
 GRACE_S = 15.0  # what loadgen gets to write its result after SIGTERM
 DEATH_GRACE_S = 5.0  # what it gets to notice by itself that a server died
@@ -32,9 +34,9 @@ class Outcome:
 
 def binary(root: Path) -> Path:
     """Return the loadgen binary; raises InputError with the command that builds it."""
-    path = root / "target" / "release" / "loadgen"
+    path = root / LOADGEN
     if not path.is_file():
-        raise InputError(f"{path} is missing: build it with `make setup`")
+        raise InputError(f"{path} is missing: build it with `make build`")
     return path
 
 
@@ -46,12 +48,12 @@ def call(
     *,
     cancelled: Callable[[], bool],
     limit_s: float,
-    pids: dict[str, int] | None = None,
+    servers: machine.Processes | None = None,
     out: bool = False,
 ) -> Outcome:
     """Run ``loadgen <verb>``, its messages in ``<directory>/loadgen-<verb>.log``.
 
-    It is ended when it takes longer than `limit_s`, when `cancelled` says so, or when one of the servers `pids` died.
+    It is ended when it takes longer than `limit_s`, when `cancelled` says so, or when one of `servers` died.
     """
     spec_file = directory / f"loadgen-{verb}.json"
     write_json(spec_file, spec)
@@ -68,7 +70,7 @@ def call(
             start_new_session=True,  # Ctrl-C reaches the runner alone, which then ends things in order
             env={**os.environ, "NO_COLOR": "1"},
         )
-        stopped = _watch(process, cancelled, time.monotonic() + limit_s, limit_s, pids or {})
+        stopped = _watch(process, cancelled, time.monotonic() + limit_s, limit_s, servers or {})
     lines = [line for line in tail(log_path, 20).splitlines() if line.strip()]
     return Outcome(process.returncode, stopped, lines[-1].strip() if lines else "")
 
@@ -78,7 +80,7 @@ def _watch(
     cancelled: Callable[[], bool],
     end: float,
     limit_s: float,
-    pids: dict[str, int],
+    servers: machine.Processes,
 ) -> str:
     """Wait for the end of `process`, or bring it about; return the reason in the latter case."""
     died_at: float | None = None
@@ -93,7 +95,7 @@ def _watch(
             return f"loadgen did not end within {limit_s:.0f} s and was ended"
         if died_at is None and now - checked > 10 * POLL_S:
             checked = now
-            if not all(machine.alive(pids).values()):
+            if machine.dead(servers):
                 died_at = now
         if died_at is not None and now - died_at > DEATH_GRACE_S:
             _end(process)

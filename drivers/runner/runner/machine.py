@@ -1,8 +1,8 @@
-"""What the trial ran on: CPU sets, hardware, code identity, memory peaks."""
+"""What the trial ran on: CPU sets, hardware and its settings, the servers' processes and their memory."""
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import os
 import platform
 import re
@@ -13,9 +13,8 @@ from typing import Any
 
 import psutil
 
-# A change below one of these can change a measured number; a change elsewhere (documents, notebooks, tests of the
-# runner) cannot, so it does not end a run that could be continued.
-SHAPING_PATHS = ("ansible", "anticache-engine", "drivers/loadgen", "Cargo.toml", "Cargo.lock", "workloads/schemas")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+BUSY_SHARE = 0.5  # a load average above this share of the cores disturbs what is measured
 
 
 @dataclass(frozen=True)
@@ -53,39 +52,19 @@ def cpu_list(cpus: list[int]) -> str:
     return ",".join(parts)
 
 
-@dataclass(frozen=True)
-class Code:
-    """Which code measured: commit, dirty flag, and a digest of only what can shape a number."""
-
-    commit: str
-    dirty: bool
-    shaping: str
+def count_cpus(listed: str) -> int:
+    """Count the CPUs of a list in the kernel's notation: ``0-3,8`` are five."""
+    ends = [part.split("-") for part in listed.split(",")]
+    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
 
 
-def code_identity(root: Path) -> Code:
-    """Ask git about the checkout at `root`; a tree without git counts as dirty, its commit as ``unknown``."""
-
-    def git(*args: str) -> str:
-        done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=True)
-        return done.stdout
-
-    try:
-        commit = git("rev-parse", "HEAD").strip()
-        dirty = bool(git("status", "--porcelain", "--untracked-files=normal").strip())
-        parts = [
-            git("ls-tree", "HEAD", *SHAPING_PATHS),
-            git("diff", "HEAD", "--", *SHAPING_PATHS),
-        ]
-        for name in sorted(git("ls-files", "--others", "--exclude-standard", "--", *SHAPING_PATHS).splitlines()):
-            content = (root / name).read_bytes() if (root / name).is_file() else b""
-            parts.append(f"{name} {hashlib.sha256(content).hexdigest()}")
-    except (OSError, subprocess.CalledProcessError):
-        return Code("unknown", True, "unknown")
-    return Code(commit, dirty, hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16])
+def identity() -> str:
+    """Name what shapes every figure measured on this machine: CPU model, cores and kernel release."""
+    return f"{_cpu_model()}, {len(os.sched_getaffinity(0))} cores, kernel {platform.release()}"
 
 
-def describe(node_root: Path) -> dict[str, Any]:
-    """Return kernel, CPU, memory and the file system that holds the servers' data."""
+def describe(node_root: Path, root: Path) -> dict[str, Any]:
+    """Return kernel, CPU, memory, load, the file system below `node_root`, and the toolchain of the checkout `root`."""
     return {
         "kernel": platform.release(),
         "operating_system": _os_name(),
@@ -93,7 +72,38 @@ def describe(node_root: Path) -> dict[str, Any]:
         "cpu_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "node_root_device": file_system(node_root),
+        "transparent_huge_pages": _text_of(HUGE_PAGES) or "unknown",
+        "load_average": list(os.getloadavg()),
+        "rustc": _rustc(root / ".tools" / "cargo-directory"),
     }
+
+
+def load_warning() -> str:
+    """Say that other programs keep this machine busy; empty when they do not."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load <= BUSY_SHARE * cores:
+        return ""
+    return f"the load average is {load:.1f} on {cores} cores: something else runs, and the figures will suffer from it"
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def _rustc(chosen: Path) -> str:
+    """Ask the toolchain that set-up chose for its version; ``unknown`` before there is one."""
+    directory = _text_of(chosen)
+    if not directory:
+        return "unknown"
+    try:
+        done = subprocess.run([f"{directory}/rustc", "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
 
 
 def _os_name() -> str:
@@ -104,10 +114,7 @@ def _os_name() -> str:
 
 
 def _cpu_model() -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
-    except OSError:
-        found = None
+    found = re.search(r"^model name\s*:\s*(.+)$", _text_of(Path("/proc/cpuinfo")), re.M)
     return found.group(1) if found else platform.processor() or "unknown"
 
 
@@ -156,12 +163,29 @@ def memory_of(pids: dict[str, int]) -> dict[str, dict[str, int]]:
     return found
 
 
-def alive(pids: dict[str, int]) -> dict[str, bool]:
-    """Tell for each process whether it still runs (a zombie does not)."""
-    states = {}
-    for name, pid in pids.items():
-        try:
-            states[name] = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            states[name] = False
-    return states
+Processes = dict[str, psutil.Process | None]
+"""Servers by name, each with the process that it was when it started; None for one that was gone by then."""
+
+
+def processes(pids: dict[str, int]) -> Processes:
+    """Look up the servers' processes, to be told apart later from others that got the same process ids."""
+    return {name: _process(pid) for name, pid in pids.items()}
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def dead(servers: Processes) -> list[str]:
+    """Name the servers that do not run any more; neither a zombie nor another process with the same id counts."""
+    return [name for name, process in servers.items() if process is None or not _runs(process)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from typing import Any
 
@@ -43,17 +43,34 @@ class Cell:
         return {k: v for k, v in asdict(self).items() if k != "system"}
 
 
+AXES = tuple(field.name for field in fields(Cell))
+
+
 @dataclass(frozen=True)
 class Trial:
     """One execution of a cell: `spec` is what loadgen gets, less endpoint and paths."""
 
     hash: str
     experiment: str
+    scale: str
     cell: Cell
     index: int
     seed: int
     deployment: str
     spec: dict[str, Any]
+
+    def record(self) -> dict[str, Any]:
+        """Return the trial as plan.json and its own spec.json keep it."""
+        return {
+            "hash": self.hash,
+            "experiment": self.experiment,
+            "scale": self.scale,
+            "cell": asdict(self.cell),
+            "trial": self.index,
+            "seed": self.seed,
+            "deployment": self.deployment,
+            "spec": self.spec,
+        }
 
 
 @dataclass(frozen=True)
@@ -267,13 +284,13 @@ def _trial(
             "seed": seed,
         }
     )
-    return Trial(identity, workload.id, cell, index, seed, deployment.id, spec)
+    return Trial(identity, workload.id, workload.scale, cell, index, seed, deployment.id, spec)
 
 
 def parse_where(conditions: list[str]) -> dict[str, list[str]]:
     """Read ``axis=value,value`` conditions; raises InputError on anything else."""
     where: dict[str, list[str]] = {}
-    axes = ("mix", "skew", "data_memory_ratio")
+    axes = [axis for axis in AXES if axis != "system"]  # which has an option of its own
     for condition in conditions:
         axis, equals, values = condition.partition("=")
         if not equals or not values:

@@ -10,6 +10,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from runner import collect
+from runner.claims import qualified
 from runner.files import read_json, write_text
 from runner.store import Run
 
@@ -39,6 +40,8 @@ def write(run: Run) -> Path:
     page = template.render(
         run=run.name,
         meta=run.meta,
+        code=collect.code_of(table),
+        qualified=qualified,
         counts=table["status"].value_counts().to_dict(),
         settings=_settings(table),
         figures=_figures(run.path / "figures"),

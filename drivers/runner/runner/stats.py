@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 CONFIDENCE = 0.95
+BOOTSTRAP_TRIALS = 6  # with fewer the percentile bootstrap promises more than it holds
 RESAMPLES = 2000
 SEED = 20130826  # of the resampling only: the same table gives the same interval
 SETTLED_MINIMUM_S = 10  # with fewer measured seconds a trend cannot be told from noise
@@ -33,47 +36,79 @@ class Estimate:
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """Return the mean of `values` with its bootstrap interval over trials; `values` must not be empty."""
+    """Return the mean of `values`, none of them negative, with its interval over trials; `values` must not be empty.
+
+    Below `BOOTSTRAP_TRIALS` trials it is Student's t interval, cut off at zero: a percentile bootstrap of three trials
+    never leaves their range and holds the true mean in three cases of four only. From there on it is the bootstrap.
+    """
     data = np.asarray(values, dtype=float)
     if data.size == 0:
         raise ValueError("the mean of no trials is not defined")
+    value = float(data.mean())
     if data.size == 1:
-        return Estimate(float(data[0]), None, None, 1)
-    if np.ptp(data) == 0:  # equal trials: the bootstrap distribution is a single point
-        return Estimate(float(data[0]), float(data[0]), float(data[0]), data.size)
-    result = stats.bootstrap(
-        (data,),
-        np.mean,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    )
-    low, high = result.confidence_interval
-    return Estimate(float(data.mean()), float(low), float(high), data.size)
+        return Estimate(value, None, None, 1)
+    if np.ptp(data) == 0:  # equal trials: every interval is a single point
+        return Estimate(value, value, value, data.size)
+    if data.size < BOOTSTRAP_TRIALS:
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, data.size - 1)) * _standard_error(data)
+        return Estimate(value, max(0.0, value - half), value + half, data.size)
+    low, high = _bootstrap([data], lambda *means: means[0])
+    return Estimate(value, low, high, data.size)
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """Return mean(numerator) / mean(denominator) with its bootstrap interval, both sides resampled.
+    """Return mean(numerator) / mean(denominator) with its interval over trials, see `quotient`."""
+    return quotient([numerator], [denominator])
 
-    Raises ValueError when a side is empty or the denominator's mean is zero.
+
+def quotient(numerators: Sequence[Sequence[float]], denominators: Sequence[Sequence[float]]) -> Estimate:
+    """Return the product of the numerators' means divided by that of the denominators', with its interval.
+
+    Where a side has fewer than `BOOTSTRAP_TRIALS` trials it is a t interval of the logarithm, with the degrees of
+    freedom of Welch and Satterthwaite: a ratio and its inverse then say the same. From there on it is the percentile
+    bootstrap, every side resampled. `trials` is the number of the side that has the fewest; with one trial on a side
+    there is no interval. Raises ValueError when a side is empty or a mean in the denominator is zero.
     """
-    top, bottom = np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)
-    if top.size == 0 or bottom.size == 0:
+    top = [np.asarray(values, dtype=float) for values in numerators]
+    bottom = [np.asarray(values, dtype=float) for values in denominators]
+    sides = [*top, *bottom]
+    if any(side.size == 0 for side in sides):
         raise ValueError("a ratio needs at least one trial on each side")
-    if bottom.mean() == 0:
+    if any(side.mean() == 0 for side in bottom):
         raise ValueError("a ratio to a throughput of zero is not defined")
-    value = float(top.mean() / bottom.mean())
-    trials = int(min(top.size, bottom.size))
-    if trials == 1 or (np.ptp(top) == 0 and np.ptp(bottom) == 0):
-        return Estimate(value, None if trials == 1 else value, None if trials == 1 else value, trials)
 
-    def of_means(a: NDArray[np.float64], b: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-        return np.asarray(np.mean(a, axis=axis) / np.mean(b, axis=axis))
+    def of_means(*means: Any) -> Any:
+        return np.prod(means[: len(top)], axis=0) / np.prod(means[len(top) :], axis=0)
 
+    value = float(of_means(*(side.mean() for side in sides)))
+    trials = min(int(side.size) for side in sides)
+    if trials == 1 or value == 0:  # zero has no logarithm, and all of its trials are zero
+        return Estimate(value, None, None, trials)
+    if all(np.ptp(side) == 0 for side in sides):
+        return Estimate(value, value, value, trials)
+    if trials >= BOOTSTRAP_TRIALS:
+        low, high = _bootstrap(sides, of_means)
+        return Estimate(value, low, high, trials)
+    half = _half_width_of_logarithm(sides)
+    return Estimate(value, value * math.exp(-half), value * math.exp(half), trials)
+
+
+def _half_width_of_logarithm(sides: Sequence[NDArray[np.float64]]) -> float:
+    """Return half of the t interval of a sum and difference of log means, each with the variance (s / mean)² / n."""
+    variances = np.array([(_standard_error(side) / side.mean()) ** 2 for side in sides])
+    freedom = np.array([side.size - 1 for side in sides])
+    welch = variances.sum() ** 2 / (variances**2 / freedom).sum()
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, welch) * math.sqrt(variances.sum()))
+
+
+def _standard_error(data: NDArray[np.float64]) -> float:
+    return float(data.std(ddof=1) / math.sqrt(data.size))
+
+
+def _bootstrap(samples: Sequence[NDArray[np.float64]], of_means: Callable[..., Any]) -> tuple[float, float]:
     result = stats.bootstrap(
-        (top, bottom),
-        of_means,
+        samples,
+        lambda *resampled, axis: of_means(*(np.mean(sample, axis=axis) for sample in resampled)),
         confidence_level=CONFIDENCE,
         n_resamples=RESAMPLES,
         method="percentile",
@@ -81,7 +116,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
         rng=np.random.default_rng(SEED),
     )
     low, high = result.confidence_interval
-    return Estimate(value, float(low), float(high), trials)
+    return float(low), float(high)
 
 
 def settled(per_second: Sequence[float]) -> bool | None:

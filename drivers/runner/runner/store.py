@@ -5,6 +5,7 @@
     results/runs/<UTC time>/
       run.json            what the run is: experiments, scale, inventory, disk, code
       plan.json           every planned trial and deployment, in order
+      code/<digest>.json  the files of the code that measured, with their digests
       trials/<hash>/      spec.json result.json timeline.csv latency.hdr environment.json *.log
       attempts/<hash>/<n> failed attempts that a later one replaced
       deployments/<n>-…/  deployment file, Ansible's and the loader's logs
@@ -26,10 +27,10 @@ from typing import Any
 
 from runner.errors import InputError
 from runner.files import read_json, write_json
-from runner.machine import Code
-from runner.plan import Cell, Deployment, Plan, Trial
+from runner.identity import Code
+from runner.plan import Deployment, Plan, Trial
 
-RUN_FORMAT = 1
+RUN_FORMAT = 2
 INTERRUPTED = "interrupted"
 
 
@@ -41,6 +42,12 @@ class Key:
     inventory: str
     disk: str
     shaping_code: str
+    inventory_content: str
+    """Digest of the inventory's files: another inventory may go by the same name."""
+    node_variables: str
+    """Digest of the variables that override the inventory's."""
+    machine: str
+    """CPU model, cores and kernel release."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,10 @@ class Run:
         except (OSError, ValueError) as error:
             raise InputError(f"{path} is no run directory: {error}") from None
         if self.meta.get("format") != RUN_FORMAT:
-            raise InputError(f"{path}: run format {self.meta.get('format')!r} is not {RUN_FORMAT}")
+            raise InputError(
+                f"{path}: run format {self.meta.get('format')!r} is not {RUN_FORMAT}: another version of this program"
+                " wrote it; start a new run"
+            )
 
     @property
     def name(self) -> str:
@@ -95,10 +105,44 @@ class Run:
                 found[directory.name] = Recorded("failed", f"result.json cannot be read: {error}")
         return found
 
+    def states(self) -> dict[str, str]:
+        """Return the state of every planned trial by hash: the status of its record, or ``planned``."""
+        recorded = self.recorded()
+        return {t["hash"]: recorded[t["hash"]].status if t["hash"] in recorded else "planned" for t in self.trials}
+
+    def environment(self, trial_hash: str) -> dict[str, Any]:
+        """Return what a trial's record says about where it ran; empty without a readable record."""
+        try:
+            return dict(read_json(self.trial_path(trial_hash) / "environment.json"))
+        except (OSError, ValueError):
+            return {}
+
+    def code_of(self, trial_hash: str) -> Code:
+        """Return the code that a trial ran; that of the run's start where no record says so."""
+        return Code(**self.environment(trial_hash).get("code", self.meta["code"]))
+
+    def keep_code(self, code: Code, files: dict[str, str]) -> None:
+        """Keep which files the code consists of, so that a later call can say what changed."""
+        place = self.path / "code"
+        place.mkdir(exist_ok=True)
+        write_json(place / f"{code.shaping}.json", {**asdict(code), "files": files})
+
+    def files_of(self, shaping: str) -> dict[str, str]:
+        """Return the files of a code that measured in this run; empty when they were not kept."""
+        try:
+            return dict(read_json(self.path / "code" / f"{shaping}.json")["files"])
+        except (OSError, ValueError, KeyError):
+            return {}
+
+    def add_warnings(self, warnings: list[str]) -> None:
+        """Keep what was warned of before trials were run."""
+        self.meta["warnings"] = list(dict.fromkeys([*self.meta["warnings"], *warnings]))
+        write_json(self.path / "run.json", self.meta)
+
     def add_plan(self, plan: Plan) -> None:
         """Add the trials of `plan` that the run does not have yet, keeping those it has."""
         known = {t["hash"] for t in self.plan["trials"]}
-        self.plan["trials"] += [stored_trial(t, plan) for t in plan.trials if t.hash not in known]
+        self.plan["trials"] += [t.record() for t in plan.trials if t.hash not in known]
         for deployment in plan.deployments.values():
             self.plan["deployments"][deployment.id] = asdict(deployment)
         experiments = [*self.meta["experiments"], *(w.id for w in plan.workloads)]
@@ -144,28 +188,13 @@ def to_run(trials: Iterable[Trial], recorded: dict[str, Recorded]) -> list[Trial
     return [t for t in trials if t.hash not in recorded or recorded[t.hash].status == "failed"]
 
 
-def to_retry(trials: Iterable[Trial], recorded: dict[str, Recorded]) -> list[Trial]:
-    """Return the trials that `retry` does again: recorded, but failed or invalid."""
-    return [t for t in trials if t.hash in recorded and recorded[t.hash].status != "ok"]
+def to_retry(trials: Iterable[Trial], recorded: dict[str, Recorded], invalid: bool = False) -> list[Trial]:
+    """Return the trials that `retry` does again: those whose record failed, with `invalid` also the invalid ones.
 
-
-def stored_trial(trial: Trial, plan: Plan) -> dict[str, Any]:
-    """Return a trial as plan.json keeps it."""
-    return {
-        "hash": trial.hash,
-        "experiment": trial.experiment,
-        "scale": plan.scale,
-        "cell": asdict(trial.cell),
-        "trial": trial.index,
-        "seed": trial.seed,
-        "deployment": trial.deployment,
-        "spec": trial.spec,
-    }
-
-
-def cell_of(stored: dict[str, Any]) -> Cell:
-    """Return the cell of a trial in plan.json."""
-    return Cell(**stored["cell"])
+    An invalid trial is a result: repeating until the terminals happen not to be saturated would choose the slow ones.
+    """
+    again = {"failed", "invalid"} if invalid else {"failed"}
+    return [t for t in trials if t.hash in recorded and recorded[t.hash].status in again]
 
 
 def create(results: Path, key: Key, code: Code, machine: dict[str, Any]) -> Run:
@@ -190,6 +219,7 @@ def create(results: Path, key: Key, code: Code, machine: dict[str, Any]) -> Run:
             "key": asdict(key),
             "code": asdict(code),
             "machine": machine,
+            "warnings": [],
         },
     )
     write_json(building / "plan.json", {"format": RUN_FORMAT, "trials": [], "deployments": {}})

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner import driver, machine, stats
+from runner import driver, identity, machine, stats
 from runner.deploy import Ansible, DeployError, deployment_file, save
 from runner.errors import RunError
 from runner.files import read_json, tail, write_json, write_text
@@ -63,7 +63,7 @@ class Tools:
     loadgen: Path
     cpus: machine.CpuSets
     disk_profile: str
-    code: machine.Code
+    code: identity.Code
 
 
 class Sweep:
@@ -75,6 +75,7 @@ class Sweep:
         self._interrupt, self._progress = interrupt, progress
         self._datasets = tools.ansible.node.node_root / "datasets"
         self._up: Path | None = None  # the newest deployment's directory while its servers may run
+        self._servers: machine.Processes = {}  # of the newest deployment
         self._summary = Summary()
 
     def execute(self, trials: list[Trial]) -> Summary:
@@ -123,8 +124,10 @@ class Sweep:
         values = self._deployment_file(deployment, workload, "restore" if restore else "none")
         save(values, place)
         endpoint = self._start(deployment, values, place)
-        # MySQL's pool is warmed with and without Memcached: short warm-ups cannot, and one of them would be favoured.
-        self._loadgen("prewarm" if restore else "load", deployment.system, workload, endpoint, place)
+        if not restore:
+            self._loadgen("load", deployment.system, workload, endpoint, place)
+        # All start with the hottest records in memory: short warm-ups cannot do that, and one would be favoured.
+        self._loadgen("prewarm", deployment.system, workload, endpoint, place)
         return endpoint
 
     def _keep_dataset(self, deployment: Deployment, workload: Workload, place: Path) -> None:
@@ -146,7 +149,9 @@ class Sweep:
     def _start(self, deployment: Deployment, values: dict[str, Any], place: Path) -> dict[str, Any]:
         self._up = place  # from here on something may run and has to be stopped
         self._play("deploy", values, place)
-        return self._tools.ansible.endpoint(deployment)
+        endpoint = self._tools.ansible.endpoint(deployment)
+        self._servers = machine.processes(endpoint.get("pids", {}))
+        return endpoint
 
     def _play(self, name: str, values: dict[str, Any], place: Path, cancellable: bool = True) -> None:
         self._tools.ansible.play(name, values, place / "ansible.log", cancellable)
@@ -164,7 +169,7 @@ class Sweep:
             place,
             cancelled=self._interrupt,
             limit_s=limit_s,
-            pids=endpoint.get("pids", {}),
+            servers=self._servers,
         )
         if outcome.stopped or outcome.exit_code != 0:
             why = outcome.stopped or outcome.last_line or f"exit code {outcome.exit_code}"
@@ -206,12 +211,12 @@ class Sweep:
                 directory,
                 cancelled=self._interrupt,
                 limit_s=limit_s,
-                pids=pids,
+                servers=self._servers,
                 out=True,
             )
             memory = machine.memory_of(pids)
-            dead = [name for name, runs in machine.alive(pids).items() if not runs]
-            result = judge(directory, outcome, dead, pids)
+            dead = machine.dead(self._servers)
+            result = judge(directory, outcome, dead, pids, trial.spec["measure_s"])
             write_json(directory / "result.json", result)
             environment = self._environment(endpoint, result, started, load)
             environment["memory"] = {"processes": memory, "peak_not_reset": unreset}
@@ -221,23 +226,12 @@ class Sweep:
             self._run.commit(trial.hash)
         except OSError as error:
             self._record_failure(trial, disk_reason(error), place)
-            return all(machine.alive(pids).values())
+            return not machine.dead(self._servers)
         self._report(trial, result)
         return not dead
 
     def _spec_record(self, trial: Trial, deployment: Deployment) -> dict[str, Any]:
-        return {
-            "format": 1,
-            "trial_hash": trial.hash,
-            "run": self._run.name,
-            "experiment": trial.experiment,
-            "scale": self._plan.scale,
-            "cell": asdict(trial.cell),
-            "trial": trial.index,
-            "seed": trial.seed,
-            "deployment": asdict(deployment),
-            "loadgen": trial.spec,
-        }
+        return {"format": 2, "run": self._run.name, **trial.record(), "deployment": asdict(deployment)}
 
     def _environment(
         self,
@@ -253,13 +247,20 @@ class Sweep:
             "ended_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "load_average_before": list(load),
             "code": asdict(self._tools.code),
-            "machine": machine.describe(node_root),
+            "binaries": self._binaries(endpoint),
+            "machine": machine.describe(node_root, self._tools.root),
             "disk_profile": self._tools.disk_profile,
             "cpu_sets": asdict(self._tools.cpus),
             "endpoint": {k: v for k, v in endpoint.items() if "password" not in k},
             "server_settings": result.get("server_settings", {}),
             "versions": result.get("versions", {}),
         }
+
+    def _binaries(self, endpoint: dict[str, Any]) -> dict[str, str]:
+        """Hash what ran: a server's own file is asked of its process, for it may have been built anew since."""
+        pid = endpoint.get("pids", {}).get("anticached")
+        anticached = Path(f"/proc/{pid}/exe") if pid else self._tools.root / driver.ANTICACHED
+        return identity.binaries({"loadgen": self._tools.loadgen, "anticached": anticached})
 
     def _keep_logs(self, endpoint: dict[str, Any], directory: Path) -> None:
         """Copy the ends of the servers' logs beside the record of a failure."""
@@ -294,7 +295,9 @@ class Sweep:
         self._progress.trial_done(f"{trial.cell.label()} #{trial.index + 1}", outcome)
 
 
-def judge(directory: Path, outcome: driver.Outcome, dead: list[str], pids: dict[str, int]) -> dict[str, Any]:
+def judge(
+    directory: Path, outcome: driver.Outcome, dead: list[str], pids: dict[str, int], measure_s: float
+) -> dict[str, Any]:
     """Read loadgen's result and correct its status by what only the runner can see.
 
     A missing or unreadable result, a loadgen that had to be ended, and a server that is gone make the trial failed;
@@ -318,20 +321,20 @@ def judge(directory: Path, outcome: driver.Outcome, dead: list[str], pids: dict[
     if reason:
         result |= {"status": "failed", "reason": reason}
     elif result["status"] == "ok":
-        result["settled"] = stats.settled(measured_seconds(directory / "timeline.csv"))
+        result["settled"] = stats.settled(measured_seconds(directory / "timeline.csv", measure_s))
         if result["settled"] is False:
             result["flags"] = [*result["flags"], "not_settled"]
     return result
 
 
-def measured_seconds(timeline: Path) -> list[float]:
-    """Return the committed transactions of every whole measured second of a timeline."""
+def measured_seconds(timeline: Path, measure_s: float) -> list[float]:
+    """Return the committed transactions of every whole second of a timeline's `measure_s` measured seconds."""
     try:
         with timeline.open(encoding="utf-8", newline="") as file:
             rows = [(int(row["second"]), float(row["committed"])) for row in csv.DictReader(file)]
     except (OSError, ValueError, KeyError):
         return []
-    return [committed for second, committed in rows if second >= 0]
+    return [committed for second, committed in rows if 0 <= second <= measure_s - 1]
 
 
 def disk_reason(error: OSError) -> str:

@@ -6,6 +6,7 @@ narrows a grid to values the grid does not have, a buffer pool below MySQL's min
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -223,10 +224,54 @@ def _check_experiment(document: Document, model: Experiment, workloads: Path) ->
             ("stored_bytes_per_record",),
             f"{model.stored_bytes_per_record} is less than the {payload} bytes of a record's fields alone",
         )
+    _check_without_eviction(document, model)
     schema = workloads / model.schema_file
     if not schema.is_file():
         raise document.error(("schema",), f"{model.schema_file!r}: no such file in {shown(workloads)}")
+    _check_columns(document, model.ycsb, schema)
     return schema
+
+
+def _check_without_eviction(document: Document, model: Experiment) -> None:
+    """Refuse the engine without anti-caching where the data exceed memory: it cannot evict, its loading would fail."""
+    system = "anticache-off"
+    if system not in model.grid.system:
+        return
+    problem = f"{system} cannot evict, so its data have to fit in memory; allowed for it: data_memory_ratio up to 1"
+    limited = False
+    for index, only in enumerate(model.only):
+        if only.system != system:
+            continue
+        limited = True
+        for position, ratio in enumerate(only.data_memory_ratio):
+            if ratio > 1:
+                raise document.error(("only", index, "data_memory_ratio", position), f"{ratio:g}: {problem}")
+    largest = max(model.grid.data_memory_ratio)
+    if not limited and largest > 1:
+        raise document.error(
+            ("grid", "system", model.grid.system.index(system)),
+            f"{system!r} at data_memory_ratio {largest:g}: {problem}, by an entry under `only`",
+        )
+
+
+def _check_columns(document: Document, ycsb: Ycsb, schema: Path) -> None:
+    """Refuse `fields` and `field_bytes` that are not the schema's: the loaders fill the columns that it declares."""
+    statements = re.sub(r"--.*", "", schema.read_text(encoding="utf-8"))
+    columns = [int(size) for size in re.findall(r"\bCHAR\s*\(\s*(\d+)\s*\)", statements, re.IGNORECASE)]
+    if ycsb.fields != len(columns):
+        raise document.error(
+            ("ycsb", "fields"),
+            f"{ycsb.fields} is not allowed: {shown(schema)} declares {len(columns)} CHAR columns;"
+            f" allowed: {len(columns)}",
+        )
+    sizes = sorted(set(columns))
+    if sizes != [ycsb.field_bytes]:
+        listed = ", ".join(map(str, sizes))
+        raise document.error(
+            ("ycsb", "field_bytes"),
+            f"{ycsb.field_bytes} is not allowed: the CHAR columns in {shown(schema)} have {listed} bytes; allowed: "
+            + (listed if len(sizes) == 1 else "one size for all columns there"),
+        )
 
 
 def _refuse_twice(document: Document, location: tuple[str | int, ...], values: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 
 from runner import collect, store
 from runner.files import write_json
-from runner.machine import Code, CpuSets
+from runner.identity import Code
+from runner.machine import CpuSets
 from runner.plan import Plan, Trial, make_plan
 from runner.store import Key, Run
 from runner.workload import Workload, load
@@ -37,26 +39,34 @@ def laptop() -> Workload:
     return load(ROOT / "workloads", "fig06", "laptop")
 
 
+def a_key(scale: str = "smoke", shaping_code: str = "code-1") -> Key:
+    return Key(scale, "local", "none", shaping_code, "inventory-1", "variables-1", "a machine")
+
+
 @pytest.fixture
 def new_run(tmp_path: Path) -> Callable[[Plan], Run]:
     """Makes an empty run for a plan below the test's own results directory."""
 
     def make(plan: Plan, shaping: str = "code-1") -> Run:
         code = Code("0123456789abcdef", False, shaping)
-        run = store.create(tmp_path / "results", Key(plan.scale, "local", "none", shaping), code, {"cpu_cores": 2})
+        run = store.create(tmp_path / "results", a_key(plan.scale, shaping), code, {"cpu_cores": 2})
         run.add_plan(plan)
         return run
 
     return make
 
 
-def record(run: Run, trial: Trial, throughput_txn_s: float | None, status: str = "ok", **more: Any) -> None:
-    """Record a trial as the sweep does, with hand-written figures."""
+def record(
+    run: Run, trial: Trial, throughput_txn_s: float | None, status: str = "ok", *, code: Code | None = None, **more: Any
+) -> None:
+    """Record a trial as the sweep does, with hand-written figures; without `code` it ran that of the run's start."""
     directory = run.begin(trial.hash)
     result: dict[str, Any] = {"format": 1, "status": status, "reason": "", "flags": [], **more}
     if throughput_txn_s is not None:
         result |= {"throughput_txn_s": throughput_txn_s, "committed": int(throughput_txn_s), "measured_s": 1.0}
     write_json(directory / "result.json", result)
+    if code is not None:
+        write_json(directory / "environment.json", {"code": dataclasses.asdict(code)})
     run.commit(trial.hash)
 
 

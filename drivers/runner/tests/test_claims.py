@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ import pandas as pd
 import pytest
 from pydantic import TypeAdapter
 
-from runner import claims, predicates
-from runner.claims import NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, AllOf, judge
-from runner.plan import Trial
+from runner import claims, extent, predicates
+from runner.claims import NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, AllOf, Judgement
+from runner.plan import Cell, Trial, all_cells
+from runner.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[3]
 MakeTable = Callable[..., pd.DataFrame]
@@ -45,6 +48,11 @@ def rows(*trials: tuple[dict[str, Any], float | None], experiment: str = "figXX"
     )
 
 
+def judge(judged: Any, table: pd.DataFrame) -> Judgement:
+    """Judges without a grid that says which cells there could be."""
+    return claims.judge(judged, table, {})
+
+
 def predicate(**values: Any) -> Any:
     adapter: TypeAdapter[Any] = TypeAdapter(predicates.Simple)
     return adapter.validate_python({"experiment": "figXX", **values})
@@ -62,7 +70,7 @@ def test_ratio_takes_the_worst_cell() -> None:
     table = rows(*pair(1.5, 200, 10), *pair(1.25, 100, 10))
     found = judge(ratio(at_least=9), table)
     assert (found.verdict, found.measured) == (REPRODUCED, 10.0)
-    assert found.note == "2 of 2 hold; one trial per cell, so no interval"
+    assert (found.note, found.qualifiers) == ("2 of 2 hold", ["one trial"])
     assert found.evidence == ["h002", "h003", "h000", "h001"]
     assert judge(ratio(at_least=11), table).verdict == NOT_REPRODUCED
     assert judge(ratio(at_most=20), table).verdict == REPRODUCED
@@ -76,7 +84,10 @@ def test_ratio_uses_all_trials_of_a_cell_and_gives_an_interval() -> None:
     table = rows(*pair(1.5, 90, 10), *pair(1.5, 110, 10), *pair(1.5, 100, 10))
     found = judge(ratio(at_least=9), table)
     assert found.measured == pytest.approx(10.0)
-    assert found.interval == pytest.approx([9.0, 11.0])
+    # log(10) ± t(0.975, 2) · 0.1 / √3: the numerator alone varies, by 10 %
+    assert found.interval == pytest.approx(
+        [10 * math.exp(-4.3027 * 0.1 / 3**0.5), 10 * math.exp(4.3027 * 0.1 / 3**0.5)], rel=1e-4
+    )
     assert len(found.evidence) == 6
 
 
@@ -99,15 +110,119 @@ def test_a_saturated_client_is_a_lower_bound() -> None:
     assert "lower bound" in found.note
     assert judge(ratio(at_least=11), table).verdict == NOT_MEASURED, "the true ratio may be above"
     assert judge(ratio(at_most=11), table).verdict == NOT_MEASURED
-    within = predicate(kind="within_percent", of={"system": "a"}, to={"system": "b"}, by=["skew"], percent=5)
-    assert judge(within, table).verdict == NOT_MEASURED
     # Wrong reads are another matter: nothing follows from such a trial.
     table.loc[0, "flags"] = "verify_failed;client_saturated"
     assert judge(ratio(at_least=9), table).verdict == NOT_MEASURED
-    # And a bound on the denominator makes the ratio an upper bound.
+
+
+def bounded(top: bool, bottom: bool) -> pd.DataFrame:
+    """A ratio of 10 in one cell, a side of which was held back."""
     table = rows(*pair(1.5, 100, 10))
+    for row, held_back in enumerate((top, bottom)):
+        if held_back:
+            table.loc[row, ["status", "flags"]] = ["invalid", "client_saturated"]
+    return table
+
+
+@pytest.mark.parametrize(
+    ("top", "bottom", "limits", "verdict"),
+    [
+        # The true ratio is 10 or more.
+        (True, False, {"at_least": 9}, REPRODUCED),
+        (True, False, {"at_least": 11}, NOT_MEASURED),
+        (True, False, {"at_most": 9}, NOT_REPRODUCED),
+        (True, False, {"at_most": 11}, NOT_MEASURED),
+        (True, False, {"at_least": 2, "at_most": 9}, NOT_REPRODUCED),
+        (True, False, {"at_least": 9, "at_most": 11}, NOT_MEASURED),
+        # It is 10 or less.
+        (False, True, {"at_least": 11}, NOT_REPRODUCED),
+        (False, True, {"at_least": 9}, NOT_MEASURED),
+        (False, True, {"at_most": 11}, REPRODUCED),
+        (False, True, {"at_most": 9}, NOT_MEASURED),
+        # It may be anything.
+        (True, True, {"at_least": 9}, NOT_MEASURED),
+        (True, True, {"at_most": 9}, NOT_MEASURED),
+    ],
+)
+def test_a_bound_decides_what_it_proves(top: bool, bottom: bool, limits: dict[str, float], verdict: str) -> None:
+    found = judge(ratio(**limits), bounded(top, bottom))
+    assert found.verdict == verdict
+    expected = {(True, False): ["lower bound"], (False, True): ["upper bound"], (True, True): []}[top, bottom]
+    assert [q for q in found.qualifiers if "bound" in q] == expected
+    assert "terminals were saturated" in found.note
+
+
+def test_bounds_in_percent_series_and_orders() -> None:
+    within = predicate(kind="within_percent", of={"system": "a"}, to={"system": "b"}, by=["skew"], percent=5)
+    assert judge(within, bounded(top=True, bottom=False)).verdict == REPRODUCED
+    assert judge(within, bounded(top=True, bottom=False)).qualifiers == ["one trial", "upper bound"], "less is better"
+    assert judge(within, bounded(top=False, bottom=True)).verdict == NOT_MEASURED
+    falls = predicate(kind="monotone", along="x", direction="falls", series=["system"])
+    table = points((1, 100), (2, 80))
+    table.loc[0, ["status", "flags"]] = ["invalid", "client_saturated"]
+    assert judge(falls, table).verdict == REPRODUCED, "it fell from 100 or more"
     table.loc[1, ["status", "flags"]] = ["invalid", "client_saturated"]
-    assert judge(ratio(at_least=9), table).verdict == NOT_MEASURED
+    assert judge(falls, table).verdict == NOT_MEASURED
+    order = predicate(
+        kind="ratio_order", of={"system": "a"}, to={"system": "b"}, by=["skew"], greater_at={"skew": 1.5},
+        than_at={"skew": 1.0},
+    )  # fmt: skip
+    table = rows(*pair(1.5, 30, 10), *pair(1.0, 20, 10))
+    table.loc[0, ["status", "flags"]] = ["invalid", "client_saturated"]
+    assert judge(order, table).verdict == REPRODUCED
+    table = rows(*pair(1.5, 30, 10), *pair(1.0, 20, 10))
+    table.loc[2, ["status", "flags"]] = ["invalid", "client_saturated"]
+    assert judge(order, table).verdict == NOT_MEASURED
+
+
+def test_saturated_trials_are_not_left_out_of_a_cell() -> None:
+    # The fastest trials saturate the terminals: the mean of the others alone would be 100.
+    table = rows(*pair(1.5, 100, 10), *pair(1.5, 200, 10))
+    table.loc[2, ["status", "flags"]] = ["invalid", "client_saturated;not_settled"]
+    found = judge(ratio(at_least=9), table)
+    assert (found.verdict, found.measured) == (REPRODUCED, 15.0)
+    assert "lower bound" in found.qualifiers
+    table.loc[2, "flags"] = "client_saturated;verify_failed"
+    found = judge(ratio(at_least=9), table)
+    assert (found.measured, found.qualifiers) == (10.0, ["one trial"])
+
+
+def test_a_saturated_trial_bounds_nothing_but_throughput() -> None:
+    table = rows(*pair(1.5, 100, 10))
+    table["latency_us_p99"] = 5.0
+    table.loc[0, ["status", "flags"]] = ["invalid", "client_saturated"]
+    assert judge(ratio(at_least=0.5, metric="latency_us_p99"), table).verdict == NOT_MEASURED
+
+
+def test_an_interval_that_contains_the_limit_is_said() -> None:
+    def trials(skew: float, *tops: float) -> list[tuple[dict[str, Any], float | None]]:
+        return [trial for top in tops for trial in pair(skew, top, 10)]
+
+    near, far, low = trials(1.5, 92, 100, 108), trials(1.25, 290, 300, 310), trials(1.0, 9, 10, 11)
+    assert judge(ratio(at_least=9), rows(*near)).qualifiers == ["the interval contains the limit"]
+    assert judge(ratio(at_least=11), rows(*near)).qualifiers == ["the interval contains the limit"]
+    assert judge(ratio(at_least=9), rows(*far)).qualifiers == []
+    assert judge(ratio(at_least=9), rows(*near, *far)).qualifiers == ["the interval contains the limit"]
+    assert judge(ratio(at_least=11), rows(*near, *low)).qualifiers == [], "the other cell refutes it without doubt"
+    assert judge(ratio(at_least=9, holds_in="any"), rows(*near, *far)).qualifiers == []
+    order = predicate(
+        kind="ratio_order", of={"system": "a"}, to={"system": "b"}, by=["skew"], greater_at={"skew": 1.5},
+        than_at={"skew": 1.0},
+    )  # fmt: skip
+    found = judge(order, rows(*near, *trials(1.0, 90, 96, 104)))
+    assert (found.verdict, found.qualifiers) == (REPRODUCED, ["the interval contains the limit"])
+    falls = predicate(kind="monotone", along="skew", direction="falls", series=["system"], where={"system": "a"})
+    found = judge(falls, rows(*trials(1.0, 92, 100, 108), *trials(1.5, 90, 96, 104)))
+    assert (found.verdict, found.qualifiers) == (REPRODUCED, ["the interval contains the limit"])
+
+
+def test_the_qualifiers_of_several_parts() -> None:
+    table = rows(*pair(1.5, 100, 10), *[trial for top in (290, 300, 310) for trial in pair(1.0, top, 10)])
+    one, three = {"skew": 1.5}, {"skew": 1.0}
+    both = AllOf(kind="all_of", of=[ratio(at_least=9, where=one), ratio(at_least=9, where=three)])
+    assert judge(both, table).qualifiers == ["one trial"], "each part is needed to prove it"
+    both = AllOf(kind="all_of", of=[ratio(at_least=99, where=one), ratio(at_least=99, where=three)])
+    assert judge(both, table).qualifiers == [], "the second part suffices to refute it"
 
 
 def test_within_percent() -> None:
@@ -206,9 +321,39 @@ def test_nothing_to_judge_by_is_said() -> None:
 
 
 def test_cells_that_the_scale_leaves_out_are_named() -> None:
-    found = judge(ratio(at_least=9, where={"skew": [1.5, 1.25]}), rows(*pair(1.5, 100, 10)))
-    assert found.verdict == REPRODUCED
-    assert "not in this run: skew 1.25" in found.note
+    cells = [Cell(system, "m", skew, x) for system in ("a", "b") for skew in (1.5, 1.25) for x in (1.0, 8.0)]
+    whole = {"figXX": extent.table_of(cells)}
+    present = [
+        ({"system": c.system, "mix": c.mix, "skew": c.skew, "data_memory_ratio": c.data_memory_ratio}, value)
+        for c, value in zip(cells, (100.0, 100.0, 100.0, 100.0, 10.0, 10.0, 10.0, 10.0), strict=True)
+    ]
+    by = ["skew", "data_memory_ratio"]
+    named = ratio(at_least=9).model_copy(update={"by": by})
+    table = rows(*[row for row in present if row[0]["skew"] == 1.5])
+    found = claims.judge(named, table, whole)
+    assert (found.verdict, found.qualifiers) == (REPRODUCED, ["one trial", "part of its cells"])
+    assert "not in this run: 4 of 8 cells (skew 1.25)" in found.note
+    only = named.model_copy(update={"where": {"skew": 1.5}})
+    assert claims.judge(only, table, whole).qualifiers == ["one trial"], "the claim names no other cell"
+    without_one = claims.judge(named, rows(*present[1:]), whole)
+    assert "1 of 8 cells (a m s=1.5 1x)" in without_one.note
+    assert claims.judge(named, rows(*present), whole).qualifiers == ["one trial"]
+
+
+def test_a_smaller_scale_judges_part_of_the_claims_cells(smoke: Workload, table: MakeTable) -> None:
+    whole = dataclasses.replace(smoke, grid=smoke.experiment.grid)
+    full = table(_paperlike)
+    at_smoke = full[full["skew"].isin(smoke.grid.skew) & full["data_memory_ratio"].isin(smoke.grid.data_memory_ratio)]
+    listed = claims.load(ROOT / "workloads" / "claims.yml")
+    entries = claims.judge_all(listed, at_smoke, {"fig06": extent.table_of(all_cells(whole))})
+    part = {e["id"] for e in entries if "part of its cells" in e["qualifiers"]}
+    assert part == {f"C{n:02d}" for n in range(1, 13)}, "C13 speaks of 1x at s = 1.5 and 0.5 only, all of it there"
+    notes = {e["id"]: e["note"] for e in entries}
+    assert "skew 1.25" in notes["C01"]
+    assert "skew 1.25, 0.75; data_memory_ratio 4" in notes["C07"]
+    entries = claims.judge_all(listed, full, {"fig06": extent.table_of(all_cells(whole))})
+    assert not any("part of its cells" in e["qualifiers"] for e in entries)
+    assert all("one trial" in e["qualifiers"] for e in entries if e["verdict"] != NOT_MEASURED)
 
 
 def test_a_crashing_predicate_is_not_a_verdict() -> None:
@@ -234,11 +379,11 @@ def _paperlike(trial: Trial) -> float:
 
 
 def test_all_claims_stand_in_the_file_and_are_judged(table: MakeTable) -> None:
-    entries = claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), table(_paperlike))
+    entries = claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), table(_paperlike), {})
     assert [e["id"] for e in entries] == [f"C{n:02d}" for n in range(1, 25)]
     verdicts = {e["id"]: e["verdict"] for e in entries}
     for entry in entries:
-        assert {"id", "verdict", "measured", "interval", "evidence"} <= set(entry)
+        assert {"id", "verdict", "qualifiers", "measured", "interval", "evidence"} <= set(entry)
         assert "could not be judged" not in entry["note"], entry
         if entry["id"] > "C13":
             assert entry["verdict"] == NOT_MEASURED
@@ -253,7 +398,7 @@ def test_all_claims_stand_in_the_file_and_are_judged(table: MakeTable) -> None:
 
 
 def test_the_claims_are_not_reproduced_when_all_systems_are_equal(table: MakeTable) -> None:
-    entries = claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), table(lambda _: 1000.0))
+    entries = claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), table(lambda _: 1000.0), {})
     verdicts = {e["id"]: e["verdict"] for e in entries}
     for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13):
         assert verdicts[f"C{number:02d}"] == NOT_REPRODUCED, number
@@ -263,14 +408,16 @@ def test_the_claims_are_not_reproduced_when_all_systems_are_equal(table: MakeTab
 
 def test_a_system_that_failed_makes_its_claims_not_measured(table: MakeTable) -> None:
     without = table(lambda t: None if t.cell.system == "mysql" else _paperlike(t))
-    entries = {e["id"]: e for e in claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), without)}
+    entries = {e["id"]: e for e in claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), without, {})}
     assert entries["C01"]["verdict"] == NOT_MEASURED
     assert "deploy failed" in entries["C01"]["note"]
     assert entries["C04"]["verdict"] == REPRODUCED
 
 
 def test_the_other_readings_of_c02_are_recorded(table: MakeTable) -> None:
-    entries = {e["id"]: e for e in claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), table(_paperlike))}
+    entries = {
+        e["id"]: e for e in claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), table(_paperlike), {})
+    }
     alternatives = {a["where"]: a for a in entries["C02"]["alternatives"]}
     assert alternatives["abstract"]["verdict"] == REPRODUCED
     assert alternatives["§8"]["verdict"] == NOT_REPRODUCED, "40 times is more than 17"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,15 @@ from typing import NamedTuple
 
 import pytest
 
+from runner import identity, machine, precautions, resume, store
 from runner.cli import main
+from runner.deploy import Node
+from runner.files import read_json, write_json
+from runner.identity import Code
+from runner.plan import Trial, make_plan
+from runner.store import Run
+from runner.sweep import Summary, Sweep
+from runner.workload import load
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -77,6 +86,122 @@ def test_plan_tells_what_would_be_run(tmp_path: Path, runner: Runner) -> None:
     for part in ("cells        255", "trials       765", "deployments  51", "anticache-off     15", "time  ", "disk  "):
         assert part in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_make_smoke_is_smoke_whatever_the_scale() -> None:
+    done = subprocess.run(["make", "-n", "smoke", "SCALE=laptop"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert '--scale "smoke"' in done.stdout
+    assert "laptop" not in done.stdout
+
+
+def test_plan_warns_of_partitions_without_a_cpu(
+    tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "cpu_sets", lambda: machine.CpuSets("0", "1"))
+    done = runner("plan", "--scale", "paper", "--results", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "warning: 6 partitions on the 1 CPUs of the server's set (0)" in done.stderr
+
+
+def test_systems_on_another_machine_can_be_planned_but_not_run(tmp_path: Path, runner: Runner) -> None:
+    lab = tmp_path / "lab"
+    shutil.copytree(ROOT / "ansible" / "inventories" / "lab.example", lab)
+    arguments = ("--inventory", str(lab), "--results", str(tmp_path / "results"))
+    assert runner("plan", *arguments).returncode == 0
+    done = runner("run", *arguments)
+    assert done.returncode == 2
+    assert (
+        "puts the systems on db-node.example: so far a run needs a `dbms` host with `ansible_connection" in done.stderr
+    )
+    assert not (tmp_path / "results").exists()
+    (lab / "hosts.yml").write_text("dbms: [\n")
+    done = runner("run", *arguments)
+    assert done.returncode == 2
+    assert "cannot be read" in done.stderr or "no host in its group" in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.fixture
+def failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run of this machine with one valid trial of older code, an invalid one and a failed one."""
+    made = make_plan([load(ROOT / "workloads", "fig06", "tiny")], machine.cpu_sets(), "none", systems=["anticache-lru"])
+    node = Node(ROOT, "local", {})
+    old = Code("a" * 40, False, "old")
+    run = store.create(tmp_path, resume.key_of("tiny", node, "none", old), old, {"cpu_cores": 2})
+    run.add_plan(made)
+    first, second = made.trials
+    for trial, result in ((first, {"status": "ok", "throughput_txn_s": 1.0}), (second, {"status": "failed"})):
+        write_json(run.begin(trial.hash) / "result.json", result)
+        run.commit(trial.hash)
+    executed.clear()
+
+    def execute(_sweep: Sweep, trials: list[Trial]) -> Summary:
+        executed.extend(trials)
+        return Summary()
+
+    monkeypatch.setattr(Sweep, "execute", execute)
+    return run
+
+
+executed: list[Trial] = []
+
+
+def test_retry_refuses_to_mix_code_unless_told_to(
+    failed_run: Run, tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = runner("retry", "--results", str(tmp_path), "--no-figures")
+    assert done.returncode == 2
+    assert "holds trials that other code measured" in done.stderr
+    assert executed == []
+    monkeypatch.setattr(precautions, "before_a_sweep", lambda *_: ["the machine is busy"])
+    done = runner("retry", "--results", str(tmp_path), "--no-figures", "--mixed-code")
+    assert [t.hash for t in executed] == [failed_run.trials[1]["hash"]]
+    assert "warning: the machine is busy" in done.stderr
+    assert "the machine is busy" in (failed_run.path / "report.html").read_text()
+    kept = [path.stem for path in (failed_run.path / "code").iterdir()]
+    assert kept == [identity.code_identity(ROOT).shaping], "to say later what changed since"
+    done = runner("run", "--scale", "tiny", "--results", str(tmp_path), "--into", "latest", "--no-figures")
+    assert done.returncode == 2
+    assert "--mixed-code" in done.stderr
+    done = runner("retry", "--results", str(tmp_path), "--node-var", "mysql_port=1", "--mixed-code")
+    assert done.returncode == 2
+    assert "variables given with --node-var" in done.stderr
+
+
+def test_retry_leaves_invalid_trials_unless_asked(failed_run: Run, tmp_path: Path, runner: Runner) -> None:
+    result = {"status": "invalid", "reason": "97 %", "flags": ["client_saturated"], "throughput_txn_s": 1.0}
+    write_json(failed_run.trial_path(failed_run.trials[1]["hash"]) / "result.json", result)
+    done = runner("retry", "--results", str(tmp_path), "--no-figures", "--mixed-code")
+    assert "no failed trial" in done.stdout
+    assert executed == []
+    done = runner("status", "--results", str(tmp_path))
+    assert "retry --invalid" in done.stdout
+    assert "make retry" not in done.stdout
+    runner("retry", "--results", str(tmp_path), "--no-figures", "--mixed-code", "--invalid")
+    assert len(executed) == 1
+
+
+def test_verdicts_are_shown_with_their_qualifiers(failed_run: Run, tmp_path: Path, runner: Runner) -> None:
+    done = runner("claims", "--results", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    entries = {e["id"]: e for e in read_json(failed_run.path / "claims.json")}
+    assert all("qualifiers" in e and all("qualifiers" in a for a in e["alternatives"]) for e in entries.values())
+    first = failed_run.trials[0]["hash"]
+    write_json(
+        failed_run.trial_path(failed_run.trials[1]["hash"]) / "result.json", {"status": "ok", "throughput_txn_s": 0.5}
+    )
+    done = runner("claims", "--results", str(tmp_path))
+    judged = {e["id"]: e for e in read_json(failed_run.path / "claims.json")}["C07"]
+    assert (judged["verdict"], judged["qualifiers"]) == ("reproduced", ["one trial", "part of its cells"])
+    assert "one trial" in done.stdout
+    report = (failed_run.path / "report.html").read_text()
+    assert "reproduced (one trial, part of its cells)" in report
+    assert first in report
+    assert "Code: aaaaaaaaaaaa." in report
+    environment = {"code": {"commit": "b" * 40, "dirty": False, "shaping": "new"}}
+    write_json(failed_run.trial_path(first) / "environment.json", environment)
+    runner("report", "--results", str(tmp_path))
+    assert "Code: mixed: bbbbbbbbbbbb, aaaaaaaaaaaa." in (failed_run.path / "report.html").read_text()
 
 
 def test_a_disk_that_is_too_small_is_noticed_before_the_start(tmp_path: Path, runner: Runner) -> None:

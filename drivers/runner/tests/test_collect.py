@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pandera.pandas as pa
 import pytest
 
 from runner import collect
 from runner.errors import RunError
 from runner.files import write_json
+from runner.identity import Code
 from runner.machine import CpuSets
 from runner.plan import Plan, make_plan
 from runner.store import Run
@@ -46,12 +48,19 @@ STABLE = {
     "seed",
     "commit",
     "dirty",
+    "shaping_code",
 }
 
 
 @pytest.fixture
-def run(smoke: Workload, new_run: Callable[[Plan], Run], record_trial: Callable[..., None]) -> Run:
-    plan = make_plan([smoke], CpuSets("0", "1"), "none", systems=["mysql", "anticache-alru"], where={"skew": ["1.5"]})
+def plan_of_run(smoke: Workload) -> Plan:
+    systems = ["mysql", "anticache-alru"]
+    return make_plan([smoke], CpuSets("0", "1"), "none", systems=systems, where={"skew": ["1.5"]})
+
+
+@pytest.fixture
+def run(plan_of_run: Plan, new_run: Callable[[Plan], Run], record_trial: Callable[..., None]) -> Run:
+    plan = plan_of_run
     run = new_run(plan)
     record_trial(
         run,
@@ -63,7 +72,8 @@ def run(smoke: Workload, new_run: Callable[[Plan], Run], record_trial: Callable[
         versions={"mysqld": "5.6.24"},
         server_settings={"mysqld": {"innodb_buffer_pool_size": "1"}},
     )
-    record_trial(run, plan.trials[1], None, status="failed", reason="mysqld died")
+    # loadgen writes what it had counted until then, zeros at worst
+    record_trial(run, plan.trials[1], 0.0, status="failed", reason="mysqld died", verified=3, errors={"2013": 64})
     record_trial(run, plan.trials[2], 99.0, status="invalid", reason="saturated", flags=["client_saturated"])
     return run
 
@@ -81,7 +91,8 @@ def test_one_row_for_every_planned_trial(run: Run) -> None:
     ok, failed = table.iloc[0], table.iloc[1]
     assert (ok["throughput_txn_s"], ok["aborted"], ok["retried"], ok["latency_us_p999"]) == (1234.5, 2, 4, 40.0)
     assert failed["reason"] == "mysqld died"
-    assert pd.isna(failed["throughput_txn_s"]), "a failed trial is no zero"
+    for name in collect.MEASURED:
+        assert pd.isna(failed[name]), f"a failed trial is no zero: {name}"
     assert table.iloc[2]["flags"] == "client_saturated"
 
 
@@ -106,6 +117,26 @@ def test_an_unreadable_record_is_a_failed_row(run: Run) -> None:
     (run.trial_path(run.trials[0]["hash"]) / "result.json").write_text("{")
     row = collect.collect(run).iloc[0]
     assert (row["status"], row["reason"]) == ("failed", "result.json cannot be read")
+
+
+def test_a_table_with_figures_of_failed_trials_is_refused(run: Run) -> None:
+    table = collect.collect(run)
+    table.loc[1, "verified"] = 3
+    with pytest.raises(pa.errors.SchemaError, match="a failed or planned trial has no measurement"):
+        collect.SCHEMA.validate(table)
+
+
+def test_the_code_of_a_table(run: Run, record_trial: Callable[..., None], plan_of_run: Plan) -> None:
+    assert collect.code_of(collect.collect(run)) == "0123456789ab"
+    trials = plan_of_run.trials
+    record_trial(run, trials[3], None, status="failed", code=Code("feedfeedfeedfeed", False, "code-3"))
+    assert collect.code_of(collect.collect(run)) == "0123456789ab", "a failed trial measured nothing"
+    record_trial(run, trials[4], 9.0, code=Code("0123456789abcdef", True, "code-1"))
+    assert collect.code_of(collect.collect(run)) == "0123456789ab", "what changed shapes no figure"
+    record_trial(run, trials[5], 9.0, code=Code("0123456789abcdef", True, "code-2"))
+    assert collect.code_of(collect.collect(run)) == "mixed: 0123456789ab, 0123456789ab with uncommitted changes"
+    record_trial(run, trials[6], 9.0, code=Code("c0ffeec0ffeec0ffee", False, "code-1"))
+    assert collect.code_of(collect.collect(run)).endswith(", c0ffeec0ffee")
 
 
 @pytest.mark.parametrize(

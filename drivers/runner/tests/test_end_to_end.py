@@ -27,7 +27,7 @@ pytestmark = pytest.mark.servers
 ROOT = Path(__file__).resolve().parents[3]
 PORTS = {"mysql_port": 24061, "memcached_port": 24062, "anticached_port": 24063}
 
-INTO = ("--into", "latest")  # these tests form one run, also when somebody edits the sources meanwhile
+INTO = ("--into", "latest", "--mixed-code")  # these tests form one run, also when somebody edits the sources meanwhile
 
 
 class Bench:
@@ -92,7 +92,7 @@ def test_a_port_in_use_is_a_failed_trial_that_can_be_retried(bench: Bench) -> No
     row = bench.table().iloc[0]
     assert row["status"] == "failed"
     assert str(PORTS["anticached_port"]) in row["reason"], row["reason"]
-    done = bench.call("retry", "--no-figures")
+    done = bench.call("retry", "--no-figures", "--mixed-code")
     assert done.returncode == 0, done.stdout + done.stderr
     row = bench.table().iloc[0]
     assert (row["status"], row["attempts"]) == ("ok", 2)
@@ -117,7 +117,7 @@ def test_an_interruption_stops_the_real_servers(bench: Bench) -> None:
     assert reasons["anticache-lru"] == "interrupted"
     pids = [e["endpoint"]["pids"] for e in bench.records("environment.json")]
     assert pids
-    assert not [pid for pid in pids if any(machine.alive(pid).values())], "a server survived"
+    assert all(machine.dead(machine.processes(each)) == list(each) for each in pids), "a server survived"
 
 
 def test_every_system_is_measured_on_the_same_run(bench: Bench) -> None:

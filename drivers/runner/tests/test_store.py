@@ -11,12 +11,14 @@ import pytest
 from runner import store
 from runner.errors import InputError
 from runner.files import read_json, write_json
-from runner.machine import Code, CpuSets
+from runner.identity import Code
+from runner.machine import CpuSets
 from runner.plan import Plan, make_plan
 from runner.store import Key, Run
 from runner.workload import Workload
 
 Record = Callable[..., None]
+KEY = Key("smoke", "local", "none", "code", "inventory", "variables", "a machine")
 
 
 @pytest.fixture
@@ -33,7 +35,10 @@ def test_a_recorded_trial_is_not_run_again(plan: Plan, new_run: Callable[[Plan],
     # A new process sees what the first one left.
     again = Run(run.path)
     assert store.to_run(plan.trials, again.recorded()) == list(plan.trials[2:])
-    assert store.to_retry(plan.trials, again.recorded()) == list(plan.trials[1:3])
+    assert store.to_retry(plan.trials, again.recorded()) == [plan.trials[2]], "an invalid trial is a result"
+    assert store.to_retry(plan.trials, again.recorded(), invalid=True) == list(plan.trials[1:3])
+    states = again.states()
+    assert [states[t.hash] for t in plan.trials[:4]] == ["ok", "invalid", "failed", "planned"]
 
 
 def test_a_crash_loses_only_the_trial_in_flight(
@@ -60,7 +65,7 @@ def test_earlier_attempts_are_kept(plan: Plan, new_run: Callable[[Plan], Run], r
 
 
 def test_find_takes_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
-    key, code = Key("smoke", "local", "none", "abc"), Code("c0ffee", False, "abc")
+    key, code = KEY, Code("c0ffee", False, "abc")
     first = store.create(tmp_path, key, code, {})
     second = store.create(tmp_path, key, code, {})
     assert first.path != second.path
@@ -75,7 +80,7 @@ def test_find_takes_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
 
 def test_latest_can_be_set_from_a_relative_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run = store.create(Path("results"), Key("smoke", "local", "none", "x"), Code("c", False, "x"), {})
+    run = store.create(Path("results"), KEY, Code("c", False, "x"), {})
     opened = store.open_run(Path("results"), "latest")
     store.point_latest(Path("results"), opened.path)
     assert (tmp_path / "results" / "latest").resolve() == run.path.resolve()
@@ -96,7 +101,7 @@ def test_a_run_can_be_widened(smoke: Workload, new_run: Callable[[Plan], Run], r
 def test_open_run_names_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none exist yet"):
         store.open_run(tmp_path, "latest")
-    run = store.create(tmp_path, Key("smoke", "local", "none", "x"), Code("c", False, "x"), {})
+    run = store.create(tmp_path, KEY, Code("c", False, "x"), {})
     with pytest.raises(InputError, match=f"present: {run.name}"):
         store.open_run(tmp_path, "2001-01-01T00-00-00Z")
     (run.path / "run.json").write_text("{")

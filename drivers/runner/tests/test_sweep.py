@@ -18,15 +18,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from runner import collect, driver, machine, store
+from runner import collect, driver, identity, machine, store
 from runner.deploy import DeployError
+from runner.errors import InputError
 from runner.files import read_json
+from runner.identity import Code
 from runner.interrupt import Interrupt
-from runner.machine import Code
 from runner.plan import Deployment, Plan, make_plan
 from runner.progress import SweepProgress
 from runner.store import Run
-from runner.sweep import Summary, Sweep, Tools
+from runner.sweep import Summary, Sweep, Tools, measured_seconds
 from runner.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,6 +124,12 @@ def test_every_trial_is_measured_and_recorded(sweep: Execute, plan: Plan, node: 
     environment = read_json(directory / "environment.json")
     assert environment["memory"]["processes"]["sleepd"]["peak_bytes"] > 0
     assert environment["cpu_sets"]["server"] == CPUS.server
+    assert environment["binaries"] == {
+        "loadgen": identity.sha256(LOADGEN),
+        "anticached": identity.binaries({"it": ROOT / driver.ANTICACHED})["it"],
+    }
+    spec = read_json(directory / "spec.json")
+    assert spec | plan.trials[0].record() == spec | {"deployment": plan.trials[0].deployment}
     assert environment["machine"]["node_root_device"]["file_system"] != "unknown"
     assert (table["memory_peak_bytes"] > 0).all()
 
@@ -223,6 +230,19 @@ def test_a_full_disk_fails_the_trials_and_the_sweep_goes_on(
         subprocess.run(["umount", str(place)], check=True)
 
 
+def test_only_whole_seconds_count(tmp_path: Path) -> None:
+    timeline = tmp_path / "timeline.csv"
+    timeline.write_text("second,committed\n-1,5\n0,100\n1,110\n2,50\n")
+    assert measured_seconds(timeline, 2.5) == [100.0, 110.0], "the last one is half a second"
+    assert measured_seconds(timeline, 3.0) == [100.0, 110.0, 50.0]
+    assert measured_seconds(tmp_path / "none", 3.0) == []
+
+
+def test_a_missing_loadgen_names_the_command_that_builds_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="`make build`"):
+        driver.binary(tmp_path)
+
+
 def _script(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -247,7 +267,7 @@ def test_a_loadgen_that_refuses_fails_the_trials_with_its_words(sweep: Execute, 
 
 
 def test_a_trial_without_a_result_says_what_loadgen_said(sweep: Execute, tmp_path: Path) -> None:
-    crashing = _script(tmp_path / "crashing", '[ "$1" = load ] && exit 0; echo "thread panicked" >&2; exit 101')
+    crashing = _script(tmp_path / "crashing", '[ "$1" != run ] && exit 0; echo "thread panicked" >&2; exit 101')
     summary, run, _ = sweep(program=crashing)
     assert summary.failed == 4
     assert {r.reason for r in run.recorded().values()} == {"loadgen left no result (exit code 101): thread panicked"}

@@ -44,6 +44,14 @@ CASES = [
         ["schema", "'schemas/yscb.sql'", "no such file"],
     ),
     ("fig06.yml", "stored_bytes_per_record: 1250", "stored_bytes_per_record: 900", ["900 is less than the 1000 bytes"]),
+    ("fig06.yml", "fields: 10", "fields: 9", ["ycsb.fields", "9 is not allowed", "ycsb.sql", "allowed: 10"]),
+    ("fig06.yml", "field_bytes: 100", "field_bytes: 99", ["ycsb.field_bytes", "99 is not", "ycsb.sql", "allowed: 100"]),
+    (
+        "fig06.yml",
+        "data_memory_ratio: [1]\n",
+        "data_memory_ratio: [1, 2]\n",
+        ["only[0].data_memory_ratio[1]", "2: anticache-off cannot evict", "up to 1"],
+    ),
     ("fig06.yml", "hole_threshold: 0.5", "hole_threshold: 1.5", ["engine.hole_threshold", "1.5", "0 to 1"]),
     ("fig06.yml", "update_fields: 1", "update_fields: 3", ["ycsb.update_fields", "3", "1 (an update"]),
     ("fig06.yml", "format: 1", "format: 2", ["format", "2", "allowed: 1"]),
@@ -71,6 +79,31 @@ def test_bad_values(workloads: Path, name: str, old: str, new: str, expected: li
     for part in expected:
         assert part in message
     assert "\n" not in message
+
+
+def test_the_engine_without_eviction_needs_a_limit(workloads: Path) -> None:
+    path = workloads / "fig06.yml"
+    text = path.read_text()
+    limit = "only:\n  - system: anticache-off\n    data_memory_ratio: [1]\n"
+    assert limit in text
+    path.write_text(text.replace(limit, ""))
+    line = text[: text.index("  system: [mysql")].count("\n") + 1
+    with pytest.raises(
+        InputError,
+        match=rf"fig06\.yml:{line}: grid\.system\[4\]: 'anticache-off' at data_memory_ratio 8: .* up to 1, by an entry",
+    ):
+        load(workloads, "fig06", "smoke")
+    path.write_text(path.read_text().replace("data_memory_ratio: [1, 2, 4, 8]", "data_memory_ratio: [0.5, 1]"))
+    scales = workloads / "scales.yml"
+    scales.write_text(scales.read_text().replace("data_memory_ratio: [1, 2, 8]", "data_memory_ratio: [1]"))
+    assert load(workloads, "fig06", "smoke").grid.data_memory_ratio == [1.0]
+
+
+def test_columns_are_those_of_the_statement_not_of_comments(workloads: Path) -> None:
+    schema = workloads / "schemas" / "ycsb.sql"
+    schema.write_text("-- was: fieldX CHAR(7)\n" + schema.read_text().replace("field9 CHAR(100)", "field9 char( 50 )"))
+    with pytest.raises(InputError, match=r"ycsb\.field_bytes: 100 is not allowed: .* 50, 100 bytes; allowed: one size"):
+        load(workloads, "fig06", "smoke")
 
 
 @pytest.mark.parametrize(

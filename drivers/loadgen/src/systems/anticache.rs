@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::spec::Spec;
 use crate::system::{BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, evenly};
 use crate::workload::{Transaction, Workload};
-use crate::ycsb::{RecordLayout, Ycsb, YcsbTransaction};
+use crate::ycsb::{KeyOrder, RecordLayout, Ycsb, YcsbTransaction};
 
 /// Name of the server in errors, counters and settings.
 const SERVER: &str = "anticached";
@@ -24,6 +24,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOAD_RECORDS: u64 = 256;
 /// Loading requests that a thread has outstanding, so that the server never waits for it.
 const LOAD_OUTSTANDING: usize = 8;
+/// Prewarming reads that are outstanding: as many as fig06 has terminals.
+const PREWARM_OUTSTANDING: usize = 64;
+/// Steps from the coldest to the hottest record of prewarming. Inside of one the keys ascend, as they lie
+/// in the blocks, so that reads that need the same block share its fetch; in the order of the ranks alone
+/// nearly every record would cost a whole block.
+const PREWARM_STEPS: u64 = 16;
 
 /// A deployed engine.
 pub struct AnticacheSystem {
@@ -69,6 +75,33 @@ impl AnticacheSystem {
         }
     }
 
+    fn read_hottest(
+        &self,
+        ycsb: &Ycsb,
+        hottest: u64,
+        work: BulkWork<'_>,
+        progress: &Progress,
+    ) -> Result<(), SystemError> {
+        let (mut bulk, read) = BulkClient::open(self, "ycsb_read")?;
+        let step = hottest.div_ceil(PREWARM_STEPS).max(1);
+        for first in (0..hottest).step_by(step as usize) {
+            let positions = first..hottest.min(first + step);
+            let mut keys: Vec<i64> = positions.map(|position| ycsb.key_of_rank(hottest - position)).collect();
+            keys.sort_unstable();
+            for key in keys {
+                if work.interrupt.requested() {
+                    return Err(SystemError::Interrupted);
+                }
+                bulk.client.submit(0, bulk.client.partition_of(key), read, &key.to_le_bytes());
+                bulk.wait_until_at_most(PREWARM_OUTSTANDING - 1)?;
+                progress.add(1);
+            }
+            // The next step is hotter: all of this one comes before it.
+            bulk.wait_until_at_most(0)?;
+        }
+        Ok(())
+    }
+
     fn settings_object(&self) -> Result<Map<String, Value>, SystemError> {
         match self.stats()?.remove("settings") {
             Some(Value::Object(settings)) => Ok(settings),
@@ -104,9 +137,24 @@ impl System for AnticacheSystem {
         Ok(records)
     }
 
-    /// Memory is the primary storage: loading in order of age has left the newest, hottest records in it.
-    fn prewarm(&self, _work: BulkWork<'_>) -> Result<String, SystemError> {
-        Ok("anticached: loading left the newest records in memory".to_owned())
+    /// Memory is the primary storage: loading in order of age has left the newest records in it, which are
+    /// the hottest where the keys are clustered. Where they are scattered the hottest are read, coldest of
+    /// them first, as many as are in memory at a time: the others are evicted for them.
+    fn prewarm(&self, work: BulkWork<'_>) -> Result<String, SystemError> {
+        let Workload::Ycsb(ycsb) = &self.workload;
+        let stats = self.stats()?;
+        if ycsb.spec.key_order == KeyOrder::Clustered {
+            return Ok(format!("{SERVER}: loading left the newest, hottest records in memory"));
+        }
+        if count(&stats, "tuples_evicted") == 0 {
+            return Ok(format!("{SERVER}: all records are in memory"));
+        }
+        let hottest = count(&stats, "tuples_resident").min(ycsb.spec.records);
+        let progress = Progress::start("prewarm anticached", hottest, "records");
+        self.read_hottest(ycsb, hottest, work, &progress)?;
+        let summary = format!("read the {hottest} hottest records in {:.1} s", progress.elapsed_s());
+        progress.finish(&summary);
+        Ok(format!("{SERVER}: {summary}, it holds {} in memory", count(&self.stats()?, "tuples_resident")))
     }
 
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>> {
@@ -146,9 +194,13 @@ impl System for AnticacheSystem {
     }
 }
 
+fn count(stats: &Map<String, Value>, name: &str) -> u64 {
+    stats.get(name).and_then(Value::as_u64).unwrap_or(0)
+}
+
 /// Tuples of all tables, in memory and evicted.
 fn tuples(stats: &Map<String, Value>) -> u64 {
-    ["tuples_resident", "tuples_evicted"].iter().filter_map(|name| stats.get(*name)?.as_u64()).sum()
+    count(stats, "tuples_resident") + count(stats, "tuples_evicted")
 }
 
 fn system_error(address: SocketAddr, error: &ClientError) -> SystemError {
@@ -234,26 +286,21 @@ impl Connection for PipelinedConnection {
     }
 }
 
-/// One loading thread.
-struct Loader<'a> {
+/// A client that only wants to know that its requests commit.
+struct BulkClient {
     address: SocketAddr,
     client: Client,
-    procedure: u16,
-    ycsb: &'a Ycsb,
-    progress: &'a Progress,
-    /// Per partition: the number of records so far, and the request's parameters.
-    batches: Vec<(u32, Vec<u8>)>,
 }
 
-impl<'a> Loader<'a> {
-    fn open(system: &AnticacheSystem, ycsb: &'a Ycsb, progress: &'a Progress) -> Result<Loader<'a>, SystemError> {
+impl BulkClient {
+    /// Connects; returns the number of a procedure as well.
+    fn open(system: &AnticacheSystem, procedure: &str) -> Result<(BulkClient, u16), SystemError> {
         let client = system.client()?;
-        let procedure = client.procedure("ycsb_load").map_err(|error| system_error(system.address, &error))?;
-        let batches = vec![(0, Vec::new()); client.partitions() as usize];
-        Ok(Loader { address: system.address, client, procedure, ycsb, progress, batches })
+        let procedure = client.procedure(procedure).map_err(|error| system_error(system.address, &error))?;
+        Ok((BulkClient { address: system.address, client }, procedure))
     }
 
-    fn wait_below(&mut self, outstanding: usize) -> Result<(), SystemError> {
+    fn wait_until_at_most(&mut self, outstanding: usize) -> Result<(), SystemError> {
         while self.client.outstanding() > outstanding {
             let mut failure = None;
             let mut on_reply = |_, reply: Reply<'_>| match reply {
@@ -269,12 +316,30 @@ impl<'a> Loader<'a> {
     }
 }
 
+/// One loading thread.
+struct Loader<'a> {
+    bulk: BulkClient,
+    procedure: u16,
+    ycsb: &'a Ycsb,
+    progress: &'a Progress,
+    /// Per partition: the number of records so far, and the request's parameters.
+    batches: Vec<(u32, Vec<u8>)>,
+}
+
+impl<'a> Loader<'a> {
+    fn open(system: &AnticacheSystem, ycsb: &'a Ycsb, progress: &'a Progress) -> Result<Loader<'a>, SystemError> {
+        let (bulk, procedure) = BulkClient::open(system, "ycsb_load")?;
+        let batches = vec![(0, Vec::new()); bulk.client.partitions() as usize];
+        Ok(Loader { bulk, procedure, ycsb, progress, batches })
+    }
+}
+
 impl ChunkWorker for Loader<'_> {
     fn work(&mut self, keys: Range<u64>) -> Result<(), SystemError> {
         let count = keys.end - keys.start;
         for key in keys {
             let key = key as i64;
-            let (records, parameters) = &mut self.batches[self.client.partition_of(key) as usize];
+            let (records, parameters) = &mut self.batches[self.bulk.client.partition_of(key) as usize];
             if *records == 0 {
                 // Room for the count, which is known at the end.
                 parameters.clear();
@@ -287,16 +352,16 @@ impl ChunkWorker for Loader<'_> {
         for (partition, (records, parameters)) in self.batches.iter_mut().enumerate() {
             if *records > 0 {
                 parameters[..4].copy_from_slice(&records.to_le_bytes());
-                self.client.submit(0, partition as u32, self.procedure, parameters);
+                self.bulk.client.submit(0, partition as u32, self.procedure, parameters);
                 *records = 0;
             }
         }
-        self.wait_below(LOAD_OUTSTANDING)?;
+        self.bulk.wait_until_at_most(LOAD_OUTSTANDING)?;
         self.progress.add(count);
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), SystemError> {
-        self.wait_below(0)
+        self.bulk.wait_until_at_most(0)
     }
 }

@@ -2,6 +2,8 @@
 
 mod recorder;
 mod result;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::ops::Range;
@@ -19,21 +21,34 @@ use crate::spec::{Adapter, Spec};
 use crate::system::{self, ByServer, Connection, System, SystemError};
 use crate::workload::Workload;
 
-use recorder::{Counts, Recorder, Spans, Tally, Timeline, TimelineSecond};
+use recorder::{Counts, Recorder, Spans, Tally, Timeline, TimelineSecond, common_pauses};
 use result::{LatencySummary, RESULT_FORMAT, latency_log, timeline_csv};
 pub use result::{Status, TrialResult, to_json, write_file};
-use worker::{Shared, Worker};
+use worker::{Outstanding, Shared, Worker};
 
 /// Share of its CPUs from which on the client counts as the bottleneck (design §4.4).
 const CLIENT_CPU_LIMIT: f64 = 0.9;
-/// Time that outstanding transactions get after the end of a complete trial.
-const DRAIN_TIME: Duration = Duration::from_secs(10);
-/// The same after a failure or an interrupt.
-const DRAIN_TIME_EARLY: Duration = Duration::from_secs(2);
-/// A system of which no terminal hears anything for so long hangs.
-const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// How often the main thread looks at signals and the display.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How long a trial waits for a system that does not answer.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// Time that outstanding transactions get after the end of a complete trial.
+    drain: Duration,
+    /// The same after a failure or an interrupt.
+    drain_early: Duration,
+    /// A terminal whose transaction is outstanding for so long hangs, and the trial has failed.
+    hang: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        let seconds = Duration::from_secs;
+        // Both complete limits are beyond MySQL's 50 s for a lock, after which it answers and the transaction is repeated.
+        Patience { drain: seconds(60), drain_early: seconds(2), hang: seconds(90) }
+    }
+}
 
 /// How the time of a trial ended.
 enum End {
@@ -75,11 +90,21 @@ impl Trial {
 
 /// Runs a trial. Whatever goes wrong with the system is in the result; this never fails.
 pub fn run(spec: &Spec, interrupt: &Interrupt) -> Trial {
+    run_on(system::open, spec, interrupt, Patience::default())
+}
+
+/// Runs a trial of the system that `open` returns.
+fn run_on(
+    open: impl FnOnce(&Spec, &Workload) -> Result<Box<dyn System>, SystemError>,
+    spec: &Spec,
+    interrupt: &Interrupt,
+    patience: Patience,
+) -> Trial {
     let workload = Workload::new(spec);
     let cpus = spec.client_cpus.clone().unwrap_or_else(CpuList::available);
-    let mut attempt = Attempt::new(spec, &workload, &cpus, interrupt);
-    let end = attempt.execute().map_or_else(End::from, |()| End::Complete);
-    attempt.conclude(end)
+    let mut attempt = Attempt::new(spec, &workload, &cpus, interrupt, patience);
+    let outcome = open(spec, &workload).and_then(|system| attempt.execute(system.as_ref()));
+    attempt.conclude(outcome.map_or_else(End::from, |()| End::Complete))
 }
 
 /// A trial under way.
@@ -88,6 +113,7 @@ struct Attempt<'a> {
     workload: &'a Workload,
     cpus: &'a CpuList,
     interrupt: &'a Interrupt,
+    patience: Patience,
     result: TrialResult,
     crew: Option<Crew>,
     measure_started: Option<MeasureStart>,
@@ -100,16 +126,31 @@ struct Crew {
     /// One message per worker, when it ends.
     ended: Receiver<Result<(), SystemError>>,
     running: usize,
-    /// Transactions that were over at the last look, and when that number last changed.
-    last_change: (u64, Instant),
 }
 
 struct MeasureStart {
     cpu_time: Duration,
 }
 
+/// What the terminals did besides completing transactions in time.
+#[derive(Default)]
+struct Irregularities {
+    /// Terminals that still wait after the drain.
+    hanging_terminals: usize,
+    /// Errors of workers after the measured interval.
+    late_errors: Vec<SystemError>,
+    /// The longest stall: the part of the measured interval in which no transaction was over.
+    stall_ns: Option<Range<u64>>,
+}
+
 impl<'a> Attempt<'a> {
-    fn new(spec: &'a Spec, workload: &'a Workload, cpus: &'a CpuList, interrupt: &'a Interrupt) -> Attempt<'a> {
+    fn new(
+        spec: &'a Spec,
+        workload: &'a Workload,
+        cpus: &'a CpuList,
+        interrupt: &'a Interrupt,
+        patience: Patience,
+    ) -> Attempt<'a> {
         let empty = Tally::new(workload.transaction_types().len());
         let mut result = TrialResult {
             format: RESULT_FORMAT,
@@ -134,20 +175,19 @@ impl<'a> Attempt<'a> {
             versions: Default::default(),
         };
         result.versions.insert("loadgen".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-        Attempt { spec, workload, cpus, interrupt, result, crew: None, measure_started: None }
+        Attempt { spec, workload, cpus, interrupt, patience, result, crew: None, measure_started: None }
     }
 
-    /// From opening the system to the end of the measured interval.
-    fn execute(&mut self) -> Result<(), SystemError> {
-        let system = system::open(self.spec, self.workload)?;
+    /// From inspecting the system to the end of the measured interval.
+    fn execute(&mut self, system: &dyn System) -> Result<(), SystemError> {
         let versions = system.versions()?;
         self.result.versions.extend(versions.into_iter().map(|(server, version)| (server.to_owned(), version)));
         self.result.server_settings = system.settings()?;
-        data_check::ends(system.as_ref(), self.workload)?;
+        data_check::ends(system, self.workload)?;
         let progress = self.start_progress();
-        self.start_workers(system.as_ref())?;
+        self.start_workers(system)?;
         let spans = self.spans();
-        let outcome = self.measure(system.as_ref(), spans, &progress);
+        let outcome = self.measure(system, spans, &progress);
         progress.finish(if outcome.is_ok() { "measured" } else { "ended early" });
         outcome
     }
@@ -188,13 +228,14 @@ impl<'a> Attempt<'a> {
             spans: self.spans(),
             stop: AtomicBool::new(false),
             timeline: Mutex::new(Timeline::default()),
+            outstanding: (0..self.spec.terminals).map(|_| Outstanding::default()).collect(),
         });
         let (report, ended) = channel();
         let recorders = connected
             .into_iter()
             .map(|(group, connection)| self.start_worker(&shared, group, connection, report.clone()))
             .collect::<Result<Vec<_>, _>>()?;
-        self.crew = Some(Crew { shared, running: recorders.len(), last_change: (0, Instant::now()), recorders, ended });
+        self.crew = Some(Crew { shared, running: recorders.len(), recorders, ended });
         Ok(())
     }
 
@@ -224,6 +265,7 @@ impl<'a> Attempt<'a> {
     /// Sleeps until that moment of the trial's clock; returns early when a worker fails or the user
     /// interrupts.
     fn pause_until(&mut self, until_ns: u64, progress: &Progress) -> Result<(), SystemError> {
+        let hang = self.patience.hang;
         let Some(crew) = &mut self.crew else {
             return Ok(());
         };
@@ -235,7 +277,7 @@ impl<'a> Attempt<'a> {
             if now_ns >= until_ns {
                 return Ok(());
             }
-            crew.look(now_ns, progress)?;
+            crew.look(now_ns, hang, progress)?;
             match crew.ended.recv_timeout(TICK.min(Duration::from_nanos(until_ns - now_ns))) {
                 // A worker ends by itself only at the end of the measured interval.
                 Ok(outcome) => {
@@ -271,28 +313,30 @@ impl<'a> Attempt<'a> {
         let types = self.workload.transaction_types();
         let mut tally = Tally::new(types.len());
         let mut timeline = Vec::new();
-        let mut warmup_verify_failed = 0;
+        let mut irregularities = Irregularities::default();
+        let mut unmeasured_verify_failed = 0;
         if let Some(mut crew) = self.crew.take() {
             let complete = matches!(end, End::Complete);
-            let late_errors = crew.stop(if complete { DRAIN_TIME } else { DRAIN_TIME_EARLY });
-            for error in late_errors {
+            let patience = self.patience;
+            irregularities.late_errors = crew.stop(if complete { patience.drain } else { patience.drain_early });
+            for error in &irregularities.late_errors {
                 *self.result.errors.entry(error.kind()).or_default() += 1;
             }
-            if crew.running > 0 {
-                self.result.flags.push("terminals_hanging".to_owned());
-            }
-            (timeline, warmup_verify_failed) = crew.sum_up(&mut tally);
+            (timeline, unmeasured_verify_failed) = crew.sum_up(&mut tally, &mut irregularities);
         }
         let measured_s = self.result.measured_s;
         self.result.set_measured(&tally, types, measured_s);
-        self.result.verify_failed += warmup_verify_failed;
+        self.result.verify_failed += unmeasured_verify_failed;
         let interrupted = matches!(end, End::Interrupted);
-        self.judge(end);
+        self.judge(end, &irregularities);
         Trial { result: self.result, interrupted, tally, types, timeline }
     }
 
-    fn judge(&mut self, end: End) {
+    fn judge(&mut self, end: End, irregularities: &Irregularities) {
         let result = &mut self.result;
+        if irregularities.hanging_terminals > 0 && !matches!(end, End::Complete) {
+            result.flags.push("terminals_hanging".to_owned());
+        }
         match end {
             End::Interrupted => {
                 (result.status, result.reason) = (Status::Failed, "interrupted".to_owned());
@@ -305,7 +349,7 @@ impl<'a> Attempt<'a> {
             }
             End::Complete => result.status = Status::Ok,
         }
-        for (flag, reason) in doubts(result, self.spec.adapter, self.cpus) {
+        for (flag, reason) in doubts(result, irregularities, self.spec, self.cpus) {
             result.status = Status::Invalid;
             result.flags.push(flag.to_owned());
             result.reason += if result.reason.is_empty() { "" } else { "; " };
@@ -315,8 +359,13 @@ impl<'a> Attempt<'a> {
 }
 
 /// Why a trial that ran to its end is not to be believed: (flag, reason).
-fn doubts(result: &TrialResult, adapter: Adapter, cpus: &CpuList) -> Vec<(&'static str, String)> {
-    let mut doubts = Vec::new();
+fn doubts(
+    result: &TrialResult,
+    irregularities: &Irregularities,
+    spec: &Spec,
+    cpus: &CpuList,
+) -> Vec<(&'static str, String)> {
+    let mut doubts = irregularities.doubts(spec);
     if result.verify_failed > 0 {
         doubts.push(("verify_failed", format!("{} reads returned damaged records", result.verify_failed)));
     }
@@ -327,7 +376,7 @@ fn doubts(result: &TrialResult, adapter: Adapter, cpus: &CpuList) -> Vec<(&'stat
         doubts.push(("nothing_committed", "no transaction committed in the measured interval".to_owned()));
     }
     // The null system is there to saturate the client.
-    if result.client_cpu_share >= CLIENT_CPU_LIMIT && adapter != Adapter::Null {
+    if result.client_cpu_share >= CLIENT_CPU_LIMIT && spec.adapter != Adapter::Null {
         let percent = 100.0 * result.client_cpu_share;
         doubts.push((
             "client_saturated",
@@ -345,25 +394,45 @@ fn doubts(result: &TrialResult, adapter: Adapter, cpus: &CpuList) -> Vec<(&'stat
     doubts
 }
 
-impl Crew {
-    /// Updates the display and checks that the system still answers.
-    fn look(&mut self, now_ns: u64, progress: &Progress) -> Result<(), SystemError> {
-        let (mut committed, mut completed) = (0, 0);
-        for recorder in &self.recorders {
-            let recorder = lock(recorder);
-            committed += recorder.committed_so_far;
-            completed += recorder.completed_so_far;
+impl Irregularities {
+    fn doubts(&self, spec: &Spec) -> Vec<(&'static str, String)> {
+        let mut doubts = Vec::new();
+        if let Some(stall_ns) = &self.stall_ns {
+            let stall_s = (stall_ns.end - stall_ns.start) as f64 / 1e9;
+            let from_s = stall_ns.start as f64 / 1e9 - spec.warmup_s;
+            let message =
+                format!("the system stalled: no transaction was over for {stall_s:.1} s from second {from_s:.1} on");
+            doubts.push(("stalled", message));
         }
+        let hanging = self.hanging_terminals;
+        if hanging > 0 {
+            let message = format!("{hanging} of {} terminals got no answer, even after the trial", spec.terminals);
+            doubts.push(("terminals_hanging", message));
+        }
+        if let [first, ..] = self.late_errors.as_slice() {
+            let count = self.late_errors.len();
+            doubts.push(("late_errors", format!("{count} connections failed after the measured interval: {first}")));
+        }
+        doubts
+    }
+}
+
+impl Crew {
+    /// Updates the display and checks that the system still answers every terminal.
+    fn look(&self, now_ns: u64, hang: Duration, progress: &Progress) -> Result<(), SystemError> {
+        let committed: u64 = self.recorders.iter().map(|recorder| lock(recorder).committed_so_far).sum();
         let seconds = now_ns as f64 / 1e9;
         let warming = now_ns < self.shared.spans.measure_start_ns;
         let phase = if warming { "warming up" } else { "measuring" };
         let rate = committed as f64 / seconds.max(1e-3);
         progress.set(seconds as u64, format!("{phase}, {rate:.0} txn/s"));
-        if completed != self.last_change.0 {
-            self.last_change = (completed, Instant::now());
-        } else if self.last_change.1.elapsed() >= STALL_LIMIT {
-            let limit_s = STALL_LIMIT.as_secs();
-            return Err(SystemError::Data(format!("the system hangs: no transaction was over for {limit_s} s")));
+        // Each for itself: that others are answered is no comfort to a terminal whose reply was lost.
+        let submitted_ns = self.shared.outstanding.iter().filter_map(Outstanding::get).map(|(_, time_ns)| time_ns);
+        let hanging = submitted_ns.filter(|time_ns| now_ns.saturating_sub(*time_ns) >= hang.as_nanos() as u64).count();
+        if hanging > 0 {
+            let (terminals, hang_s) = (self.shared.outstanding.len(), hang.as_secs_f64());
+            let message = format!("the system hangs: {hanging} of {terminals} terminals got no answer for {hang_s} s");
+            return Err(SystemError::Data(message));
         }
         Ok(())
     }
@@ -386,17 +455,28 @@ impl Crew {
         errors
     }
 
-    /// Adds up all recorders; returns the timeline and the wrong reads of the warm-up.
-    fn sum_up(&self, tally: &mut Tally) -> (Vec<TimelineSecond>, u64) {
-        let mut warmup_verify_failed = 0;
+    /// Adds up all recorders, and looks which terminals hang and whether all stalled; returns the timeline
+    /// and the wrong reads outside of the measured interval.
+    fn sum_up(&self, tally: &mut Tally, irregularities: &mut Irregularities) -> (Vec<TimelineSecond>, u64) {
+        // All locked together, so that every transaction is either recorded or outstanding; and before the
+        // timeline, as the workers do.
+        let mut recorders: Vec<_> = self.recorders.iter().map(|recorder| lock(recorder)).collect();
         let mut timeline = lock(&self.shared.timeline);
-        for recorder in &self.recorders {
-            let mut recorder = lock(recorder);
-            recorder.flush(self.shared.now_ns(), &mut timeline);
+        let (spans, now_ns) = (self.shared.spans, self.shared.now_ns());
+        let mut unmeasured_verify_failed = 0;
+        let mut pauses_ns: Vec<_> = std::iter::once(spans.measure_start_ns..spans.measure_end_ns).collect();
+        for recorder in &mut recorders {
+            recorder.flush(now_ns, &mut timeline);
             tally.add(&recorder.measured);
-            warmup_verify_failed += recorder.warmup_verify_failed;
+            unmeasured_verify_failed += recorder.unmeasured_verify_failed;
+            pauses_ns = common_pauses(&pauses_ns, recorder.pauses_ns(now_ns), spans.stalled_ns());
         }
-        (timeline.lines(), warmup_verify_failed)
+        irregularities.stall_ns = pauses_ns.into_iter().max_by_key(|pause| pause.end - pause.start);
+        for (type_index, submitted_ns) in self.shared.outstanding.iter().filter_map(Outstanding::get) {
+            irregularities.hanging_terminals += 1;
+            tally.record_outstanding(spans, now_ns, type_index, submitted_ns);
+        }
+        (timeline.lines(spans, now_ns), unmeasured_verify_failed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What one worker thread records, and the sums over all workers.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use hdrhistogram::Histogram;
 
@@ -10,6 +11,11 @@ use crate::system::{Completion, Outcome};
 const MAX_LATENCY_US: u64 = 3_600_000_000;
 /// Significant decimal digits of the histograms.
 const SIGNIFICANT_DIGITS: u8 = 3;
+/// Share of the measured interval in which nothing completes from which on a system counts as stalled.
+const STALLED_SHARE: f64 = 0.25;
+/// Bounds of the same, in nanoseconds: noise alone never flags a short trial, and a long one does not
+/// excuse a long pause. With 64 terminals even a disk of 7200 rpm completes something every few 10 ms.
+const STALLED_NS: Range<u64> = 1_000_000_000..10_000_000_000;
 
 /// Counts of events by type.
 pub type Counts = BTreeMap<String, u64>;
@@ -28,7 +34,8 @@ pub struct Tally {
     pub retried: Counts,
     pub verified: u64,
     pub verify_failed: u64,
-    /// Latency of committed transactions by type, in microseconds, retries included.
+    /// Latency by type, in microseconds, retries included: of transactions that commit in the measured
+    /// interval, and of those under way at its end, without which a system that hangs would look fast.
     pub latency_us: Vec<Histogram<u64>>,
 }
 
@@ -62,6 +69,14 @@ impl Tally {
         }
     }
 
+    /// Counts the latency of a transaction that was under way at the end of the measured interval; `now_ns`
+    /// is when it completed or, if it never did, when nobody waited for it any longer.
+    pub fn record_outstanding(&mut self, spans: Spans, now_ns: u64, type_index: usize, submitted_ns: u64) {
+        if submitted_ns < spans.measure_end_ns && now_ns >= spans.measure_end_ns {
+            self.latency_us[type_index].saturating_record(latency_us(submitted_ns, now_ns));
+        }
+    }
+
     /// Adds the counts and latencies of another tally.
     pub fn add(&mut self, other: &Tally) {
         self.committed += other.committed;
@@ -83,6 +98,11 @@ impl Tally {
         }
         all
     }
+}
+
+/// Whole microseconds between two moments.
+fn latency_us(submitted_ns: u64, now_ns: u64) -> u64 {
+    (now_ns.saturating_sub(submitted_ns) + 500) / 1000
 }
 
 /// Adds counts by type.
@@ -177,6 +197,21 @@ impl Spans {
         let end = (self.second_of(now_ns) + 1) * 1_000_000_000 + self.measure_start_ns as i64;
         end as u64
     }
+
+    /// A system that completes nothing for so long inside the measured interval has stalled.
+    pub fn stalled_ns(self) -> u64 {
+        let measured_ns = (self.measure_end_ns - self.measure_start_ns) as f64;
+        ((STALLED_SHARE * measured_ns) as u64).clamp(STALLED_NS.start, STALLED_NS.end)
+    }
+}
+
+/// The time that is in both of two ascending lists of pauses, where it is at least `least_ns` long.
+pub fn common_pauses(some: &[Range<u64>], others: &[Range<u64>], least_ns: u64) -> Vec<Range<u64>> {
+    // Every pair: stalls are few, and in most trials there is none at all.
+    some.iter()
+        .flat_map(|a| others.iter().map(|b| a.start.max(b.start)..a.end.min(b.end)))
+        .filter(|pause| pause.end.saturating_sub(pause.start) >= least_ns)
+        .collect()
 }
 
 /// Seconds of all workers.
@@ -193,16 +228,18 @@ impl Timeline {
         }
     }
 
-    /// The seconds in order, without gaps between the first and the last.
-    pub fn lines(&self) -> Vec<TimelineSecond> {
-        let (Some((&first, _)), Some((&last, _))) = (self.0.first_key_value(), self.0.last_key_value()) else {
+    /// Every second of the trial until `until_ns`, but not beyond the measured interval, in order; also
+    /// those in which nothing happened, so that whoever reads the timeline sees a system that hangs.
+    pub fn lines(&self, spans: Spans, until_ns: u64) -> Vec<TimelineSecond> {
+        let end_ns = until_ns.min(spans.measure_end_ns);
+        if end_ns == 0 {
             return Vec::new();
-        };
+        }
         let line = |second| match self.0.get(&second) {
             Some(tally) => tally.line(second),
             None => TimelineSecond { second, ..TimelineSecond::default() },
         };
-        (first..=last).map(line).collect()
+        (spans.second_of(0)..=spans.second_of(end_ns - 1)).map(line).collect()
     }
 }
 
@@ -212,12 +249,16 @@ pub struct Recorder {
     spans: Spans,
     /// The measured interval.
     pub measured: Tally,
-    /// Wrong reads during the warm-up: as wrong as any.
-    pub warmup_verify_failed: u64,
+    /// Wrong reads before and after the measured interval: as wrong as any.
+    pub unmeasured_verify_failed: u64,
     /// Committed since the start, for the progress display.
     pub committed_so_far: u64,
-    /// Committed or aborted since the start, to notice when nothing happens any more.
-    pub completed_so_far: u64,
+    /// Parts of the measured interval in which nothing of this worker completed, as far as they are
+    /// long enough for a stall.
+    pauses_ns: Vec<Range<u64>>,
+    /// End of the last completion, but never before the measured interval.
+    last_completion_ns: u64,
+    stalled_ns: u64,
     current: SecondTally,
     second: i64,
     second_end_ns: u64,
@@ -228,9 +269,11 @@ impl Recorder {
         Recorder {
             spans,
             measured: Tally::new(types),
-            warmup_verify_failed: 0,
+            unmeasured_verify_failed: 0,
             committed_so_far: 0,
-            completed_so_far: 0,
+            pauses_ns: Vec::new(),
+            last_completion_ns: spans.measure_start_ns,
+            stalled_ns: spans.stalled_ns(),
             current: SecondTally::new(),
             second: spans.second_of(0),
             second_end_ns: spans.second_end_ns(0),
@@ -253,22 +296,40 @@ impl Recorder {
         self.second_end_ns = self.spans.second_end_ns(now_ns);
     }
 
-    /// Counts a transaction that completed at `now_ns` after `latency_ns`. One that completes after
-    /// the measured interval is not counted.
-    pub fn record(&mut self, now_ns: u64, type_index: usize, latency_ns: u64, completion: &Completion) {
+    /// Counts a transaction that completed at `now_ns`. Of one that completes after the measured interval
+    /// only the latency counts, if it was submitted before: goodput comes from the interval alone.
+    pub fn record(&mut self, now_ns: u64, type_index: usize, submitted_ns: u64, completion: &Completion) {
         debug_assert!(!self.needs_flush(now_ns));
+        self.end_pause(now_ns);
         if now_ns >= self.spans.measure_end_ns {
+            self.unmeasured_verify_failed += u64::from(completion.verified == Some(false));
+            if completion.outcome == Outcome::Committed {
+                self.measured.record_outstanding(self.spans, now_ns, type_index, submitted_ns);
+            }
             return;
         }
-        let latency_us = latency_ns.saturating_add(500) / 1000;
+        let latency_us = latency_us(submitted_ns, now_ns);
         self.current.record(latency_us, completion);
-        self.completed_so_far += 1;
         self.committed_so_far += u64::from(completion.outcome == Outcome::Committed);
         if now_ns >= self.spans.measure_start_ns {
             self.measured.record(type_index, latency_us, completion);
         } else {
-            self.warmup_verify_failed += u64::from(completion.verified == Some(false));
+            self.unmeasured_verify_failed += u64::from(completion.verified == Some(false));
         }
+    }
+
+    /// The stalls of this worker alone in the measured interval, up to `now_ns`.
+    pub fn pauses_ns(&mut self, now_ns: u64) -> &[Range<u64>] {
+        self.end_pause(now_ns);
+        &self.pauses_ns
+    }
+
+    fn end_pause(&mut self, now_ns: u64) {
+        let now_ns = now_ns.clamp(self.spans.measure_start_ns, self.spans.measure_end_ns);
+        if now_ns - self.last_completion_ns >= self.stalled_ns {
+            self.pauses_ns.push(self.last_completion_ns..now_ns);
+        }
+        self.last_completion_ns = now_ns;
     }
 }
 
@@ -291,10 +352,10 @@ mod tests {
             if recorder.needs_flush(now) {
                 recorder.flush(now, &mut timeline);
             }
-            recorder.record(now, 0, 7_000, &committed());
+            recorder.record(now, 0, now.saturating_sub(7_000), &committed());
         }
         recorder.flush(10 * SECOND, &mut timeline);
-        (recorder, timeline.lines())
+        (recorder, timeline.lines(SPANS, 10 * SECOND))
     }
 
     #[test]
@@ -304,13 +365,34 @@ mod tests {
         assert_eq!(recorder.measured.committed, 2);
         assert_eq!(recorder.measured.retried["1213"], 2);
         assert_eq!(recorder.measured.verified, 2);
-        assert_eq!(recorder.measured.all_latencies_us().len(), 2);
         assert_eq!(recorder.committed_so_far, 4);
     }
 
     #[test]
+    fn what_is_under_way_at_the_end_has_a_latency_but_is_no_commit() {
+        let mut recorder = Recorder::new(1, SPANS);
+        recorder.flush(9 * SECOND, &mut Timeline::default());
+        recorder.record(9 * SECOND, 0, 2 * SECOND, &committed());
+        recorder.record(9 * SECOND, 0, SPANS.measure_end_ns, &committed());
+        recorder.measured.record_outstanding(SPANS, 9 * SECOND, 0, 3 * SECOND);
+        let aborted = Completion { outcome: Outcome::Aborted("no such key".to_owned()), ..committed() };
+        recorder.record(9 * SECOND, 0, 2 * SECOND, &aborted);
+        let latencies_us = recorder.measured.all_latencies_us();
+        assert_eq!((recorder.measured.committed, recorder.measured.verified), (0, 0));
+        assert_eq!(latencies_us.len(), 2, "neither the one submitted at the end nor the aborted one counts");
+        assert!(latencies_us.min() >= 5_990_000 && latencies_us.max() >= 6_990_000, "{}", latencies_us.min());
+    }
+
+    #[test]
+    fn what_hangs_when_a_trial_is_cut_off_is_not_measured() {
+        let mut tally = Tally::new(1);
+        tally.record_outstanding(SPANS, 2 * SECOND, 0, SECOND);
+        assert_eq!(tally.all_latencies_us().len(), 0);
+    }
+
+    #[test]
     fn the_timeline_has_negative_warm_up_seconds_and_no_gaps() {
-        let (_, lines) = record_at(&[0, SECOND, 1_500_000_000, 3_600_000_000, 3_700_000_000]);
+        let (_, lines) = record_at(&[0, SECOND, 1_500_000_000, 3_600_000_000, 3_700_000_000, 4_100_000_000]);
         let counts: Vec<(i64, u64, u64)> =
             lines.iter().map(|line| (line.second, line.committed, line.retried)).collect();
         assert_eq!(counts, [(-2, 1, 1), (-1, 1, 1), (0, 1, 1), (1, 0, 0), (2, 2, 2)]);
@@ -319,11 +401,55 @@ mod tests {
     }
 
     #[test]
-    fn wrong_reads_of_the_warm_up_are_kept() {
+    fn seconds_without_a_commit_are_lines_of_zeros() {
+        let seconds = |times_ns: &[u64]| -> Vec<(i64, u64)> {
+            record_at(times_ns).1.iter().map(|line| (line.second, line.committed)).collect()
+        };
+        assert_eq!(seconds(&[]), [(-2, 0), (-1, 0), (0, 0), (1, 0), (2, 0)]);
+        assert_eq!(seconds(&[1_600_000_000]), [(-2, 0), (-1, 0), (0, 1), (1, 0), (2, 0)]);
+    }
+
+    #[test]
+    fn the_timeline_of_a_trial_that_was_cut_off_ends_there() {
+        let last = |until_ns| Timeline::default().lines(SPANS, until_ns).last().map(|line| line.second);
+        assert_eq!((last(0), last(1), last(2_600_000_000)), (None, Some(-2), Some(1)));
+        // A measured interval of whole seconds has no line after them.
+        let whole = Spans { measure_start_ns: 0, measure_end_ns: 2 * SECOND };
+        assert_eq!(Timeline::default().lines(whole, 5 * SECOND).len(), 2);
+    }
+
+    #[test]
+    fn pauses_count_inside_the_measured_interval_only() {
+        assert_eq!(SPANS.stalled_ns(), SECOND);
+        let pauses = |times_ns: &[u64]| -> Vec<(u64, u64)> {
+            record_at(times_ns).0.pauses_ns(10 * SECOND).iter().map(|pause| (pause.start, pause.end)).collect()
+        };
+        assert_eq!(pauses(&[0]), [(1_500_000_000, 4_000_000_000)], "a whole interval of silence");
+        assert_eq!(pauses(&[2 * SECOND, 2_900_000_000]), [(2_900_000_000, 4_000_000_000)]);
+        assert_eq!(pauses(&[2 * SECOND, 2_900_000_000, 3_500_000_000]), []);
+    }
+
+    #[test]
+    fn a_stall_is_a_quarter_of_the_interval_within_bounds() {
+        let stalled_ns = |measure_s| Spans { measure_start_ns: 0, measure_end_ns: measure_s * SECOND }.stalled_ns();
+        assert_eq!([1, 4, 8, 40, 600].map(stalled_ns), [1, 1, 2, 10, 10].map(|limit_s| limit_s * SECOND));
+    }
+
+    #[test]
+    fn only_pauses_of_all_workers_are_pauses_of_the_system() {
+        let one = [0..10, 20..30, 40..50];
+        assert_eq!(common_pauses(&one, &[5..26, 28..60], 3), [5..10, 20..26, 40..50]);
+        assert_eq!(common_pauses(&one, &[10..20, 30..40], 1), []);
+    }
+
+    #[test]
+    fn wrong_reads_outside_of_the_measured_interval_are_kept() {
         let mut recorder = Recorder::new(1, SPANS);
         let wrong = Completion { verified: Some(false), ..committed() };
-        recorder.record(0, 0, 7_000, &wrong);
-        assert_eq!((recorder.warmup_verify_failed, recorder.measured.verify_failed), (1, 0));
+        recorder.record(0, 0, 0, &wrong);
+        recorder.flush(5 * SECOND, &mut Timeline::default());
+        recorder.record(5 * SECOND, 0, 0, &wrong);
+        assert_eq!((recorder.unmeasured_verify_failed, recorder.measured.verify_failed), (2, 0));
     }
 
     #[test]

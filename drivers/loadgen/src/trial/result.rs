@@ -76,7 +76,7 @@ pub struct TrialResult {
     pub latency_us_by_type: BTreeMap<String, LatencySummary>,
     /// Reads checked in the measured interval.
     pub verified: u64,
-    /// Reads found wrong, those of the warm-up included.
+    /// Reads found wrong, those before and after the measured interval included.
     pub verify_failed: u64,
     /// CPU time of this process in the measured interval ÷ (its seconds × CPUs of its set).
     pub client_cpu_share: f64,
@@ -151,7 +151,7 @@ pub fn latency_log(tally: &Tally, types: &[&str], measured_s: f64) -> anyhow::Re
     let mut text = Vec::new();
     let mut serializer = V2DeflateSerializer::new();
     let mut log = IntervalLogWriterBuilder::new()
-        .add_comment("latency of committed transactions in microseconds, retries included")
+        .add_comment("latency in microseconds, retries included: what committed in the measured interval, and what was under way at its end")
         .with_start_time(SystemTime::now())
         .with_base_time(SystemTime::now())
         .begin_log_with(&mut text, &mut serializer)?;

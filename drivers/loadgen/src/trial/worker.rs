@@ -1,7 +1,7 @@
 //! The closed loop: every terminal has one transaction outstanding and submits the next as soon as
 //! the last is over. The same loop drives every system.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -17,6 +17,8 @@ pub struct Shared {
     /// Set to end the trial early.
     pub stop: AtomicBool,
     pub timeline: Mutex<Timeline>,
+    /// What every terminal waits for, by its number: for whoever asks from outside which of them hang.
+    pub outstanding: Vec<Outstanding>,
 }
 
 impl Shared {
@@ -26,11 +28,32 @@ impl Shared {
     }
 }
 
-/// One of a worker's terminals.
-struct Terminal {
-    stream: Box<dyn TransactionStream>,
-    submitted_ns: u64,
-    type_index: usize,
+/// The transaction that a terminal waits for. Only its worker changes it: [`Outstanding::end`] with the
+/// worker's recorder locked, so that with that lock a transaction is either outstanding or recorded.
+#[derive(Default)]
+pub struct Outstanding {
+    /// When it was submitted, plus one; 0: there is none.
+    submitted: AtomicU64,
+    type_index: AtomicUsize,
+}
+
+impl Outstanding {
+    /// Type and time of submission of the transaction, unless it is over.
+    pub fn get(&self) -> Option<(usize, u64)> {
+        let submitted_ns = self.submitted.load(Ordering::Acquire).checked_sub(1)?;
+        Some((self.type_index.load(Ordering::Relaxed), submitted_ns))
+    }
+
+    fn begin(&self, type_index: usize, now_ns: u64) {
+        self.type_index.store(type_index, Ordering::Relaxed);
+        self.submitted.store(now_ns + 1, Ordering::Release);
+    }
+
+    fn end(&self) -> Option<(usize, u64)> {
+        let ended = self.get();
+        self.submitted.store(0, Ordering::Relaxed);
+        ended
+    }
 }
 
 /// A worker thread: a connection and the terminals that it serves.
@@ -38,7 +61,8 @@ pub struct Worker {
     shared: Arc<Shared>,
     connection: Box<dyn Connection>,
     first_terminal: u32,
-    terminals: Vec<Terminal>,
+    /// The transactions of its terminals.
+    streams: Vec<Box<dyn TransactionStream>>,
     /// Locked only between waits, so that the main thread can read it even when the server hangs.
     recorder: Arc<Mutex<Recorder>>,
 }
@@ -51,9 +75,7 @@ impl Worker {
         streams: Vec<Box<dyn TransactionStream>>,
         recorder: Arc<Mutex<Recorder>>,
     ) -> Worker {
-        let terminal = |stream| Terminal { stream, submitted_ns: 0, type_index: 0 };
-        let terminals = streams.into_iter().map(terminal).collect();
-        Worker { shared, connection, first_terminal, terminals, recorder }
+        Worker { shared, connection, first_terminal, streams, recorder }
     }
 
     /// Runs until the measured interval ends or the trial is stopped, then lets what is outstanding
@@ -62,15 +84,24 @@ impl Worker {
     /// # Errors
     /// What the connection returns: the trial has failed.
     pub fn run(mut self) -> Result<(), SystemError> {
-        let mut completions = Vec::with_capacity(self.terminals.len());
-        for index in 0..self.terminals.len() {
+        let outcome = self.drive();
+        // After an error nobody waits for an answer any longer: these terminals failed, they do not hang.
+        for terminal in (self.first_terminal as usize..).take(self.streams.len()) {
+            self.shared.outstanding[terminal].end();
+        }
+        outcome
+    }
+
+    fn drive(&mut self) -> Result<(), SystemError> {
+        let mut completions = Vec::with_capacity(self.streams.len());
+        for index in 0..self.streams.len() {
             self.submit(index)?;
         }
-        let mut outstanding = self.terminals.len();
+        let mut outstanding = self.streams.len();
         while outstanding > 0 {
             self.connection.wait(&mut completions)?;
             let now_ns = self.shared.now_ns();
-            self.record(now_ns, &completions);
+            self.record(now_ns, &completions)?;
             let over = now_ns >= self.shared.spans.measure_end_ns || self.shared.stop.load(Ordering::Relaxed);
             for completion in completions.drain(..) {
                 if over {
@@ -84,23 +115,26 @@ impl Worker {
     }
 
     fn submit(&mut self, index: usize) -> Result<(), SystemError> {
-        let terminal = &mut self.terminals[index];
-        let transaction = terminal.stream.next();
-        terminal.type_index = transaction.type_index();
-        terminal.submitted_ns = self.shared.now_ns();
-        self.connection.submit(self.first_terminal + index as u32, &transaction)
+        let terminal = self.first_terminal + index as u32;
+        let transaction = self.streams[index].next();
+        // Before the submission, since a blocking adapter executes the transaction in it.
+        self.shared.outstanding[terminal as usize].begin(transaction.type_index(), self.shared.now_ns());
+        self.connection.submit(terminal, &transaction)
     }
 
-    fn record(&self, now_ns: u64, completions: &[Completion]) {
+    fn record(&self, now_ns: u64, completions: &[Completion]) -> Result<(), SystemError> {
         let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
         if recorder.needs_flush(now_ns) {
             let mut timeline = self.shared.timeline.lock().unwrap_or_else(PoisonError::into_inner);
             recorder.flush(now_ns, &mut timeline);
         }
         for completion in completions {
-            let terminal = &self.terminals[(completion.terminal - self.first_terminal) as usize];
-            let latency_ns = now_ns.saturating_sub(terminal.submitted_ns);
-            recorder.record(now_ns, terminal.type_index, latency_ns, completion);
+            let terminal = completion.terminal;
+            let Some((type_index, submitted_ns)) = self.shared.outstanding[terminal as usize].end() else {
+                return Err(SystemError::Data(format!("terminal {terminal} got an answer that it did not wait for")));
+            };
+            recorder.record(now_ns, type_index, submitted_ns, completion);
         }
+        Ok(())
     }
 }

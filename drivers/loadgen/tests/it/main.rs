@@ -5,4 +5,5 @@
 mod bad_input;
 mod common;
 mod endpoint;
+mod prewarm;
 mod trials;

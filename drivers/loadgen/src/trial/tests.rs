@@ -1,0 +1,220 @@
+//! Whole trials of a system that answers late, not at all, or with an error.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{Patience, Status, Trial, run_on};
+use crate::interrupt::Interrupt;
+use crate::spec::Spec;
+use crate::system::{BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, evenly};
+use crate::workload::Transaction;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What is wrong with a system. Times are milliseconds since its terminals connected.
+#[derive(Debug, Clone, Default)]
+struct Illness {
+    /// Nothing is answered in this time.
+    silence_ms: Range<u64>,
+    /// From then on terminal 3 gets no answer.
+    lost_from_ms: Option<u64>,
+    /// From then on every connection is broken.
+    broken_from_ms: Option<u64>,
+    /// Every answer comes twice.
+    twice: bool,
+}
+
+/// Answers every transaction after a millisecond, as far as it is well.
+struct SickSystem(Illness);
+
+struct SickConnection {
+    illness: Illness,
+    started: Instant,
+    submitted: Vec<u32>,
+}
+
+impl SickConnection {
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+}
+
+impl Connection for SickConnection {
+    fn submit(&mut self, terminal: u32, _transaction: &Transaction<'_>) -> Result<(), SystemError> {
+        self.submitted.push(terminal);
+        Ok(())
+    }
+
+    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
+        while completions.is_empty() {
+            std::thread::sleep(MILLISECOND);
+            let now_ms = self.now_ms();
+            if self.illness.broken_from_ms.is_some_and(|from_ms| now_ms >= from_ms) {
+                return Err(SystemError::Data("the plug was pulled".to_owned()));
+            }
+            // Ends also when nobody reads the trial's result any longer.
+            assert!(now_ms < 30_000, "a terminal waits for ever");
+            if self.illness.silence_ms.contains(&now_ms) {
+                continue;
+            }
+            let lost = self.illness.lost_from_ms.is_some_and(|from_ms| now_ms >= from_ms);
+            self.submitted.retain(|&terminal| {
+                let answered = !(lost && terminal == 3);
+                if answered {
+                    let outcome = Outcome::Committed;
+                    completions.push(Completion { terminal, outcome, verified: None, retries: Vec::new() });
+                }
+                !answered
+            });
+            if self.illness.twice {
+                completions.extend_from_within(..);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl System for SickSystem {
+    fn create_schema(&self, _ddl: &str) -> Result<(), SystemError> {
+        Ok(())
+    }
+
+    fn load(&self, _work: BulkWork<'_>) -> Result<u64, SystemError> {
+        Ok(0)
+    }
+
+    fn prewarm(&self, _work: BulkWork<'_>) -> Result<String, SystemError> {
+        Ok(String::new())
+    }
+
+    fn terminal_groups(&self, terminals: u32, _cpus: usize) -> Vec<Range<u32>> {
+        evenly(terminals, 2)
+    }
+
+    fn connect(&self, _terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
+        let (illness, started) = (self.0.clone(), Instant::now());
+        Ok(Box::new(SickConnection { illness, started, submitted: Vec::new() }))
+    }
+
+    fn counters(&self) -> Result<ByServer, SystemError> {
+        Ok(ByServer::new())
+    }
+
+    fn settings(&self) -> Result<ByServer, SystemError> {
+        Ok(ByServer::new())
+    }
+
+    fn versions(&self) -> Result<BTreeMap<&'static str, String>, SystemError> {
+        Ok(BTreeMap::new())
+    }
+}
+
+/// A trial of 8 terminals on 2 connections: 0.2 s of warm-up, so many seconds measured, half a second to
+/// complete what is under way; a terminal hangs after `hang`.
+fn trial(illness: Illness, measure_s: f64, hang: Duration) -> Trial {
+    let spec = json!({
+        "format": 1, "system": "null", "benchmark": "ycsb",
+        "ycsb": {
+            "records": 1000, "fields": 10, "field_bytes": 100, "mix": "read-heavy", "read_share": 0.9,
+            "skew": 1.0, "key_order": "clustered", "update_fields": 1, "verify_share": 0.0
+        },
+        "terminals": 8, "warmup_s": 0.2, "measure_s": measure_s, "seed": 42,
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), spec.to_string()).unwrap();
+    let spec = Spec::read(file.path()).unwrap();
+    let patience = Patience { drain: 500 * MILLISECOND, drain_early: 100 * MILLISECOND, hang };
+    run_on(|_, _| Ok(Box::new(SickSystem(illness))), &spec, &Interrupt::default(), patience)
+}
+
+/// Asserts that a complete trial has these flags, and is valid without any; a debug build is its own doubt.
+fn assert_doubts(trial: &Trial, expected: &[&str]) {
+    let result = &trial.result;
+    let flags: Vec<&str> = result.flags.iter().map(String::as_str).filter(|&flag| flag != "debug_build").collect();
+    assert_eq!(flags, expected, "{}", result.reason);
+    let valid = expected.is_empty() && !cfg!(debug_assertions);
+    assert_eq!(result.status, if valid { Status::Ok } else { Status::Invalid });
+}
+
+fn committed_by_second(trial: &Trial) -> Vec<(i64, u64)> {
+    trial.timeline.iter().map(|line| (line.second, line.committed)).collect()
+}
+
+#[test]
+fn a_system_that_is_well_is_not_doubted() {
+    let trial = trial(Illness::default(), 0.5, HOUR);
+    assert_doubts(&trial, &[]);
+    let latencies = trial.tally.all_latencies_us().len();
+    // Eight may be under way at the end of the measured interval.
+    assert!((trial.result.committed..=trial.result.committed + 8).contains(&latencies), "{latencies}");
+}
+
+#[test]
+fn a_stall_in_the_measured_interval_is_a_doubt() {
+    let trial = trial(Illness { silence_ms: 600..2000, ..Illness::default() }, 2.5, HOUR);
+    assert_doubts(&trial, &["stalled"]);
+    assert!(trial.result.reason.contains("no transaction was over for 1."), "{}", trial.result.reason);
+    assert!(trial.result.committed > 0 && trial.result.latency_us.max > 1_300_000);
+}
+
+#[test]
+fn a_stall_until_after_the_measured_interval_shows_everywhere() {
+    let trial = trial(Illness { silence_ms: 700..2500, ..Illness::default() }, 2.0, HOUR);
+    assert_doubts(&trial, &["stalled"]);
+    let seconds = committed_by_second(&trial);
+    assert!(seconds[0].1 > 0 && seconds[1].1 > 0, "{seconds:?}");
+    assert_eq!(seconds.iter().map(|second| second.0).collect::<Vec<_>>(), [-1, 0, 1]);
+    assert_eq!(seconds[2].1, 0, "the second of silence is a line");
+    let latencies_us = trial.tally.all_latencies_us();
+    assert_eq!(trial.result.committed + 8, latencies_us.len(), "the silence is a latency of every terminal");
+    assert_eq!(latencies_us.count_between(1_500_000, 3_600_000_000), 8);
+    assert!(trial.result.latency_us.p999 > 1_500_000);
+}
+
+#[test]
+fn what_completes_late_is_measured_to_its_end() {
+    // Too short for a stall: the latencies alone tell of it.
+    let trial = trial(Illness { silence_ms: 600..1000, ..Illness::default() }, 0.5, HOUR);
+    assert_doubts(&trial, &[]);
+    assert_eq!(trial.result.committed + 8, trial.tally.all_latencies_us().len());
+    assert!(trial.result.latency_us.max > 350_000, "{}", trial.result.latency_us.max);
+}
+
+#[test]
+fn a_lost_reply_is_a_doubt() {
+    let trial = trial(Illness { lost_from_ms: Some(400), ..Illness::default() }, 0.5, HOUR);
+    assert_doubts(&trial, &["terminals_hanging"]);
+    assert!(trial.result.reason.starts_with("1 of 8 terminals got no answer"), "{}", trial.result.reason);
+    // What still hangs has the time that it has waited, here until 0.5 s after the end.
+    assert!(trial.result.latency_us.max > 700_000, "{}", trial.result.latency_us.max);
+}
+
+#[test]
+fn one_hanging_terminal_among_busy_ones_ends_the_trial() {
+    let started = Instant::now();
+    let trial = trial(Illness { lost_from_ms: Some(400), ..Illness::default() }, 20.0, 400 * MILLISECOND);
+    assert!(started.elapsed() < Duration::from_secs(10));
+    let result = &trial.result;
+    assert_eq!((result.status, &result.flags[..]), (Status::Failed, &["terminals_hanging".to_owned()][..]));
+    assert_eq!(result.reason, "the system hangs: 1 of 8 terminals got no answer for 0.4 s");
+}
+
+#[test]
+fn an_error_after_the_measured_interval_is_a_doubt() {
+    let illness = Illness { silence_ms: 600..60_000, broken_from_ms: Some(900), ..Illness::default() };
+    let trial = trial(illness, 0.5, HOUR);
+    assert_doubts(&trial, &["late_errors"]);
+    assert_eq!(trial.result.errors["data"], 2);
+    assert!(trial.result.reason.contains("the plug was pulled"), "{}", trial.result.reason);
+}
+
+#[test]
+fn an_answer_too_many_ends_the_trial() {
+    let trial = trial(Illness { twice: true, ..Illness::default() }, 20.0, HOUR);
+    assert_eq!(trial.result.status, Status::Failed);
+    assert!(trial.result.reason.ends_with("got an answer that it did not wait for"), "{}", trial.result.reason);
+}

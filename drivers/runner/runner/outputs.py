@@ -1,0 +1,33 @@
+"""Everything that follows from a run's records: table, verdicts, figures, report."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from runner import claims, collect, context, extent, notebooks, report, workload
+from runner.plan import all_cells
+from runner.store import Run
+
+
+def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dict[str, Any]]:
+    """Write a run's table, verdicts and report anew, with `draw` also its figures; return the verdicts.
+
+    `in_place` saves the notebooks' outputs over the originals. Raises RunError when a record or a notebook is broken.
+    """
+    table = collect.collect(run)
+    collect.write(table, run.path)
+    whole = {name: extent.table_of(all_cells(_whole(name, run.key.scale))) for name in run.meta["experiments"]}
+    entries = claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), table, whole)
+    claims.write(entries, run.path)
+    if draw:
+        for name in notebooks.applicable(run.meta["experiments"], context.NOTEBOOKS):
+            notebooks.execute(context.NOTEBOOKS / f"{name}.ipynb", run.path, in_place)
+    report.write(run)
+    return entries
+
+
+def _whole(experiment: str, scale: str) -> workload.Workload:
+    """Return the experiment with its whole grid, of which the scale may run a part."""
+    loaded = workload.load(context.WORKLOADS, experiment, scale)
+    return dataclasses.replace(loaded, grid=loaded.experiment.grid)

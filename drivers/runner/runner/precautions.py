@@ -1,0 +1,30 @@
+"""What is looked at before a sweep: warnings that are printed, and kept with the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner import driver, identity, machine
+from runner.plan import Plan
+from runner.workload import family
+
+
+def of_plan(plan: Plan, cpus: machine.CpuSets) -> list[str]:
+    """Warn of what the plan asks of CPUs that are not there."""
+    found = []
+    if cpus.shared:
+        found.append("only one CPU: servers and terminals share it, the figures say little")
+    available = machine.count_cpus(cpus.server)
+    wanted = max(d.values["partitions"] if family(d.system) == "anticache" else 1 for d in plan.deployments.values())
+    if wanted > available:
+        found.append(
+            f"{wanted} partitions on the {available} CPUs of the server's set ({cpus.server}): partitions will share"
+            " CPUs, so the engine's figures are too low; lower the scale's `partitions`, or use a larger machine"
+        )
+    return found
+
+
+def before_a_sweep(plan: Plan, cpus: machine.CpuSets, root: Path) -> list[str]:
+    """Warn of everything that would spoil figures: also of a busy machine, and of binaries older than their sources."""
+    stale = (identity.stale_binary(path) for path in (root / driver.LOADGEN, root / driver.ANTICACHED))
+    return [*of_plan(plan, cpus), *filter(None, [machine.load_warning(), *stale])]

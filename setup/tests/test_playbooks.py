@@ -166,6 +166,7 @@ def test_the_engine_is_configured_as_the_contract_says(node: Node) -> None:
         "hole_threshold": 0.5,
         "log": "sync",
         "log_segment_bytes": 67108864,
+        "huge_pages": True,
         "seed": 1,
     }
 

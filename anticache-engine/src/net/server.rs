@@ -81,7 +81,7 @@ impl Server {
         let address = listener.local_addr().map_err(StartError::system("ask for the address listened on"))?;
         let settings = settings(config);
         let stopping = Arc::new(AtomicBool::new(false));
-        let (mut threads, mut wakers, mut handles, mut loops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut wakers, mut handles, mut loops) = (Vec::new(), Vec::new(), Vec::new());
         for id in 0..config.partitions {
             let partition = Partition::create(id, config, &catalog, procedures.clone(), &config.data_dir)?;
             let (sender, receiver) = channel();
@@ -94,15 +94,32 @@ impl Server {
                 .map_err(StartError::system("set up an event loop"))?;
             loops.push(event_loop);
         }
+        let mut server = Self { address, stopping, threads: Vec::new(), wakers };
+        let cpu_of = |n: usize| (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
         for (id, event_loop) in loops.into_iter().enumerate() {
-            let cpu = (!config.cpus.is_empty()).then(|| config.cpus[id % config.cpus.len()]);
-            threads.push(spawn(format!("partition-{id}"), cpu, move || event_loop.run())?);
+            server.spawn(format!("partition-{id}"), cpu_of(id), move || event_loop.run())?;
         }
         let welcome = Welcome { partitions: config.partitions, procedures: procedures.names() };
-        let stop = Arc::clone(&stopping);
-        let cpu = config.cpus.first().copied();
-        threads.push(spawn("acceptor".to_owned(), cpu, move || accept(&listener, handles, &welcome, &stop))?);
-        Ok(Self { address, stopping, threads, wakers })
+        let stop = Arc::clone(&server.stopping);
+        server.spawn("acceptor".to_owned(), cpu_of(0), move || accept(&listener, handles, &welcome, &stop))?;
+        Ok(server)
+    }
+
+    /// Starts one of the threads, or ends those started before.
+    fn spawn(
+        &mut self,
+        name: String,
+        cpu: Option<usize>,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), StartError> {
+        match spawn(name, cpu, work) {
+            Ok(thread) => self.threads.push(thread),
+            Err(error) => {
+                self.end();
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// The address listened on.
@@ -111,12 +128,16 @@ impl Server {
     }
 
     /// Ends gracefully: transactions under way are finished and answered, then the threads end.
-    pub fn stop(self) {
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.wakers.iter().for_each(|event| wake(event));
         // The acceptor waits in accept: a connection wakes it.
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
-        for thread in self.threads {
+        for thread in self.threads.drain(..) {
             // A panic in a thread was reported when it happened.
             let _ = thread.join();
         }

@@ -27,13 +27,16 @@ pub fn backed_bytes(bytes: usize) -> usize {
 /// A reserved, zero-filled, page-aligned address range owned by one partition.
 ///
 /// Invariants that the unsafe code here and in the modules that use `base` relies on:
-/// 1. `[base, base + reserved_bytes)` is one private anonymous read-write mapping until drop; it never moves.
+/// 1. `[base, base + reserved_bytes)` lies in one private anonymous read-write mapping until drop; it never moves. The mapping is one huge page
+///    longer, so that `base` can be aligned to huge pages, as the accounting by them assumes.
 /// 2. Bytes that were never written, or were released, read as zero.
 /// 3. Only the owner holds the pointer; it is handed out by reference with the owner's borrow.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     reserved_bytes: usize,
+    mapped: NonNull<u8>,
+    mapped_bytes: usize,
 }
 
 // SAFETY: the mapping is private to the owner (invariant 3), and moving the owner to another thread moves the only access to it.
@@ -46,19 +49,22 @@ impl Region {
     /// What the kernel says when the address space or the overcommit limit does not allow it.
     pub fn reserve(bytes: usize) -> io::Result<Self> {
         let reserved_bytes = bytes.max(1).next_multiple_of(HUGE_PAGE_BYTES);
+        let mapped_bytes = reserved_bytes + HUGE_PAGE_BYTES;
         // SAFETY: an anonymous mapping at an address that the kernel chooses aliases nothing.
         let address = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
-                reserved_bytes,
+                mapped_bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        let base = NonNull::new(address.cast::<u8>())
+        let mapped = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| io::Error::other("the kernel mapped a region at address zero"))?;
-        let region = Self { base, reserved_bytes };
-        // Counted in addresses, as huge pages are aligned to them: the first one may begin a little behind the small pages.
+        let skipped = mapped.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: at most a huge page less one byte is skipped, and the mapping is one huge page longer than what is reserved.
+        let base = unsafe { mapped.add(skipped) };
+        let region = Self { base, reserved_bytes, mapped, mapped_bytes };
         let small = SMALL_PAGES_BYTES.min(reserved_bytes);
         for (start, bytes, advice) in
             [(0, small, Advice::LinuxNoHugepage), (small, reserved_bytes - small, Advice::LinuxHugepage)]
@@ -97,7 +103,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and nothing borrows from it any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.reserved_bytes) };
+        let _ = unsafe { munmap(self.mapped.as_ptr().cast::<c_void>(), self.mapped_bytes) };
     }
 }
 

@@ -20,7 +20,7 @@ ANTICACHED = Path("target/release/anticached")
 POLL_S = 0.05
 GRACE_S = 15.0  # what loadgen gets to write its result after SIGTERM
 DEATH_GRACE_S = 5.0  # what it gets to notice by itself that a server died
-TRIAL_SLACK_S = 60.0  # connecting 64 terminals, counters, writing results
+TRIAL_SLACK_S = 120.0  # connecting terminals, a minute for outstanding transactions, counters, writing results
 
 
 @dataclass(frozen=True)

@@ -317,8 +317,7 @@ impl<'a> Attempt<'a> {
         let mut unmeasured_verify_failed = 0;
         if let Some(mut crew) = self.crew.take() {
             let complete = matches!(end, End::Complete);
-            let patience = self.patience;
-            irregularities.late_errors = crew.stop(if complete { patience.drain } else { patience.drain_early });
+            irregularities.late_errors = crew.stop(self.patience, complete, self.interrupt);
             for error in &irregularities.late_errors {
                 *self.result.errors.entry(error.kind()).or_default() += 1;
             }
@@ -437,22 +436,28 @@ impl Crew {
         Ok(())
     }
 
-    /// Tells the workers to stop and waits for what is outstanding, for a limited time. Returns the
-    /// errors of workers that ended meanwhile.
-    fn stop(&mut self, drain_time: Duration) -> Vec<SystemError> {
+    /// Tells the workers to stop and waits for what is outstanding, for a limited time, which is short unless
+    /// the trial is `complete` and nobody interrupts. Returns the errors of workers that ended meanwhile.
+    fn stop(&mut self, patience: Patience, complete: bool, interrupt: &Interrupt) -> Vec<SystemError> {
         self.shared.stop.store(true, Ordering::Relaxed);
-        let deadline = Instant::now() + drain_time;
+        let start = Instant::now();
         let mut errors = Vec::new();
-        while self.running > 0 {
-            match self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        loop {
+            let hurry = !complete || interrupt.requested();
+            let limit = if hurry { patience.drain_early } else { patience.drain };
+            let left = limit.saturating_sub(start.elapsed());
+            if self.running == 0 || left.is_zero() {
+                return errors;
+            }
+            match self.ended.recv_timeout(left.min(TICK)) {
                 Ok(outcome) => {
                     self.running -= 1;
                     errors.extend(outcome.err());
                 }
-                Err(_) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return errors,
             }
         }
-        errors
     }
 
     /// Adds up all recorders, and looks which terminals hang and whether all stalled; returns the timeline

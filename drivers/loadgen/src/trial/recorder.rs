@@ -326,6 +326,8 @@ impl Recorder {
 
     fn end_pause(&mut self, now_ns: u64) {
         let now_ns = now_ns.clamp(self.spans.measure_start_ns, self.spans.measure_end_ns);
+        // The clock may have been read before another thread ended the pause.
+        let now_ns = now_ns.max(self.last_completion_ns);
         if now_ns - self.last_completion_ns >= self.stalled_ns {
             self.pauses_ns.push(self.last_completion_ns..now_ns);
         }

@@ -115,7 +115,7 @@ impl Partition {
         let bytes = match place {
             Place::Writing { operation, index } => &self.ring.buffers(operation)[index],
             Place::Unwritten => &anticache.unwritten[&block_id],
-            Place::Stored => unreachable!("writes end only between transactions, and making room is part of one"),
+            Place::Stored => unreachable!("making room reaps no completion, so a write cannot end in it"),
         };
         let table = &mut self.tables[usize::from(fetch.table)];
         let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.wanted, whole);

@@ -48,6 +48,7 @@ class Node:
             "mysql_buffer_pool_bytes": 7500000,
             "memcached_bytes": 7500000,
             "durability": "sync",
+            "disk": {"profile": "none", "region_bytes": 0, "rotational": False},
             "server_cpus": "0",
             "client_cpus": "1",
             "terminals": 8,

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from runner import claims, collect, context, driver, identity, machine, outputs, precautions, resume, store, workload
 from runner.deploy import Ansible, Node
+from runner.disk import choose
 from runner.errors import InputError, RunError
 from runner.interrupt import Interrupt
 from runner.plan import Estimate, Plan, Trial, estimate, make_plan, parse_where
@@ -49,13 +50,12 @@ def _out(text: str = "") -> None:
 
 def _planned(experiment: str, scale: str, disk: str, *, systems: str, where: list[str], trials: int | None) -> Plan:
     """Read, check and plan; every mistake in the input ends here."""
-    disk = context.check_disk(disk)
     loaded = [workload.load(context.WORKLOADS, name, scale) for name in context.experiments(experiment)]
     claims.load(context.WORKLOADS / "claims.yml")
     return make_plan(
         loaded,
         machine.cpu_sets(),
-        disk,
+        choose(disk, context.ROOT),
         systems=context.systems(systems),
         where=parse_where(where),
         trials=trials,
@@ -180,7 +180,7 @@ def _plan_of(target: Run) -> Plan:
     wanted = {t["hash"] for t in target.trials}
     loaded = [workload.load(context.WORKLOADS, name, target.key.scale) for name in target.meta["experiments"]]
     most = max((t["trial"] for t in target.trials), default=0) + 1
-    whole = make_plan(loaded, machine.cpu_sets(), context.check_disk(target.key.disk), trials=most)
+    whole = make_plan(loaded, machine.cpu_sets(), choose(target.key.disk, context.ROOT), trials=most)
     trials = tuple(t for t in whole.trials if t.hash in wanted)
     if len(trials) != len(wanted):
         raise InputError(
@@ -234,7 +234,8 @@ def _sweep(work: Work, target: Run, figures: bool) -> None:
             interrupt.on_ask = lambda: progress.say("interrupted: ending the trial in flight, stopping the servers")
             ansible = Ansible(work.node, interrupt.patience_over)
             program = driver.binary(context.ROOT)
-            tools = Tools(context.ROOT, ansible, program, cpus, work.key.disk, work.code)
+            disk = choose(work.key.disk, context.ROOT)
+            tools = Tools(context.ROOT, ansible, program, cpus, disk, work.code)
             summary = Sweep(work.plan, target, tools, interrupt, progress).execute(work.todo)
     outputs.refresh(target, draw=figures and not summary.interrupted)
     _close(target, summary)

@@ -11,14 +11,6 @@ from runner.yamlfile import nearest
 ROOT = Path(__file__).resolve().parents[3]
 WORKLOADS = ROOT / "workloads"
 NOTEBOOKS = ROOT / "notebooks"
-DISKS = ("none",)
-
-
-def check_disk(disk: str) -> str:
-    """Return the disk profile; raises InputError for those that cannot be had yet."""
-    if disk not in DISKS:
-        raise InputError(f"DISK={disk}: the emulated disk comes with drivers/spindle, not present yet; use DISK=none")
-    return disk
 
 
 def experiments(text: str) -> list[str]:

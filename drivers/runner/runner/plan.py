@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from typing import Any
 
+from runner.disk import Disk
 from runner.errors import InputError
 from runner.machine import CpuSets
 from runner.workload import Workload, family
@@ -113,7 +114,7 @@ def digest(value: Any) -> str:
 def make_plan(
     workloads: Iterable[Workload],
     cpus: CpuSets,
-    disk_profile: str,
+    disk: Disk,
     *,
     systems: list[str] | None = None,
     where: dict[str, list[str]] | None = None,
@@ -134,12 +135,9 @@ def make_plan(
         count = trials if trials is not None else workload.values.trials
         cells = [c for c in all_cells(workload) if _selected(c, selection)]
         for index in range(count):
-            for deployment, on_it in _ordered(workload, cells, index, cpus):
+            for deployment, on_it in _ordered(workload, cells, index, cpus, disk):
                 deployments[deployment.id] = deployment
-                planned += [
-                    _trial(workload, deployment, cell, index=index, cpus=cpus, disk_profile=disk_profile)
-                    for cell in on_it
-                ]
+                planned += [_trial(workload, deployment, cell, index=index, cpus=cpus) for cell in on_it]
     if not planned:
         raise InputError("the selection leaves no cell to run: widen SYSTEMS or --where")
     return Plan(chosen[0].scale, chosen, tuple(planned), deployments)
@@ -166,7 +164,7 @@ def seed_of(workload: Workload, cell: Cell, index: int) -> int:
 
 
 def _ordered(
-    workload: Workload, cells: list[Cell], index: int, cpus: CpuSets
+    workload: Workload, cells: list[Cell], index: int, cpus: CpuSets, disk: Disk
 ) -> Iterator[tuple[Deployment, list[Cell]]]:
     systems = workload.grid.system
     turn = index % len(systems)
@@ -175,7 +173,7 @@ def _ordered(
             on_it = [c for c in cells if c.system == system and c.data_memory_ratio == ratio]
             on_it.sort(key=lambda c: seed_of(workload, c, index))
             if on_it:
-                yield make_deployment(workload, system, ratio, cpus), on_it
+                yield make_deployment(workload, system, ratio, cpus, disk), on_it
 
 
 def whole(exact_bytes: float, step_bytes: int) -> int:
@@ -183,7 +181,7 @@ def whole(exact_bytes: float, step_bytes: int) -> int:
     return max(1, round(exact_bytes / step_bytes)) * step_bytes
 
 
-def make_deployment(workload: Workload, system: str, ratio: float, cpus: CpuSets) -> Deployment:
+def make_deployment(workload: Workload, system: str, ratio: float, cpus: CpuSets, disk: Disk) -> Deployment:
     """Work out the configuration of `system` at a data/memory ratio (INTERFACES.md: deployment file)."""
     experiment, scale = workload.experiment, workload.values
     budget_bytes = whole(scale.records * experiment.stored_bytes_per_record / ratio, 2 * MIB)
@@ -195,6 +193,7 @@ def make_deployment(workload: Workload, system: str, ratio: float, cpus: CpuSets
         "mysql_buffer_pool_bytes": budget_bytes - cache_bytes if family(system) == "mysql" else 0,
         "memcached_bytes": cache_bytes,
         "durability": experiment.durability,
+        "disk": disk.values(scale.disk_region_bytes),
         "server_cpus": cpus.server,
         "client_cpus": cpus.client,
         "terminals": experiment.terminals,
@@ -267,9 +266,7 @@ def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> di
     }
 
 
-def _trial(
-    workload: Workload, deployment: Deployment, cell: Cell, *, index: int, cpus: CpuSets, disk_profile: str
-) -> Trial:
+def _trial(workload: Workload, deployment: Deployment, cell: Cell, *, index: int, cpus: CpuSets) -> Trial:
     seed = seed_of(workload, cell, index)
     spec = loadgen_spec(workload, cell, seed, cpus)
     shaped = {k: v for k, v in spec.items() if k != "loading_threads"}
@@ -279,7 +276,6 @@ def _trial(
             "experiment": workload.id,
             "spec": shaped,
             "deployment": deployment.id,
-            "disk_profile": disk_profile,
             "trial": index,
             "seed": seed,
         }

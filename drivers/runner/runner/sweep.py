@@ -18,6 +18,7 @@ from typing import Any
 
 from runner import driver, identity, machine, stats
 from runner.deploy import Ansible, DeployError, deployment_file, save
+from runner.disk import Disk
 from runner.errors import RunError
 from runner.files import read_json, tail, write_json, write_text
 from runner.interrupt import Interrupt
@@ -62,7 +63,7 @@ class Tools:
     ansible: Ansible
     loadgen: Path
     cpus: machine.CpuSets
-    disk_profile: str
+    disk: Disk
     code: identity.Code
 
 
@@ -135,7 +136,7 @@ class Sweep:
         if (self._datasets / deployment.dataset).is_dir():
             return
         self._progress.doing(f"loading {workload.values.records} records into MySQL, to be kept")
-        loading = make_deployment(workload, "mysql", 1.0, self._tools.cpus)
+        loading = make_deployment(workload, "mysql", 1.0, self._tools.cpus, self._tools.disk)
         values = self._deployment_file(loading, workload, "none")
         self._play("reset", values, place)
         endpoint = self._start(loading, values, place)
@@ -249,7 +250,7 @@ class Sweep:
             "code": asdict(self._tools.code),
             "binaries": self._binaries(endpoint),
             "machine": machine.describe(node_root, self._tools.root),
-            "disk_profile": self._tools.disk_profile,
+            "disk_profile": self._tools.disk.profile,
             "cpu_sets": asdict(self._tools.cpus),
             "endpoint": {k: v for k, v in endpoint.items() if "password" not in k},
             "server_settings": result.get("server_settings", {}),

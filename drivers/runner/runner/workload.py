@@ -124,6 +124,9 @@ class ScaleValues(Strict):
         ge=4 << 20, multiple_of=1 << 20, description="whole MiB, at least 4 MiB (4194304); paper: 512 MiB"
     )
     mysql_query_cache_bytes: int = Field(ge=0, multiple_of=1024, description="0 or a multiple of 1024 (paper: 10 MiB)")
+    disk_region_bytes: int = Field(
+        ge=1 << 30, multiple_of=1 << 20, description="whole MiB, at least 1 GiB (the outermost tracks of the disk)"
+    )
     grid: GridSubset = GridSubset()
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from runner import collect, store
+from runner.disk import NODE_DISK
 from runner.files import write_json
 from runner.identity import Code
 from runner.machine import CpuSets
@@ -82,7 +83,7 @@ def table(
     """Makes the collected table of a laptop run whose throughputs a function of the trial gives; None = failed."""
 
     def make(throughput: Callable[[Trial], float | None], trials: int = 1) -> pd.DataFrame:
-        plan = make_plan([laptop], CPUS, "none", trials=trials)
+        plan = make_plan([laptop], CPUS, NODE_DISK, trials=trials)
         run = new_run(plan)
         for trial in plan.trials:
             value = throughput(trial)

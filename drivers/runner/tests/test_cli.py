@@ -13,6 +13,7 @@ import pytest
 from runner import identity, machine, precautions, resume, store
 from runner.cli import main
 from runner.deploy import Node
+from runner.disk import NODE_DISK
 from runner.files import read_json, write_json
 from runner.identity import Code
 from runner.plan import Trial, make_plan
@@ -51,8 +52,8 @@ def runner(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     ("arguments", "message"),
     [
         (
-            ["--disk", "hdd-7200"],
-            "DISK=hdd-7200: the emulated disk comes with drivers/spindle, not present yet; use DISK=none",
+            ["--disk", "hdd-7201"],
+            "DISK=hdd-7201: there is no such disk (did you mean 'hdd-7200'?); allowed: ",
         ),
         (["--experiment", "fig66"], "there is no experiment 'fig66' (workloads/fig66.yml) (did you mean 'fig06'?)"),
         (["--scale", "smokes"], "unknown scale 'smokes' (did you mean 'smoke'?); allowed: tiny, smoke, laptop, paper"),
@@ -124,7 +125,9 @@ def test_systems_on_another_machine_can_be_planned_but_not_run(tmp_path: Path, r
 @pytest.fixture
 def failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run of this machine with one valid trial of older code, an invalid one and a failed one."""
-    made = make_plan([load(ROOT / "workloads", "fig06", "tiny")], machine.cpu_sets(), "none", systems=["anticache-lru"])
+    made = make_plan(
+        [load(ROOT / "workloads", "fig06", "tiny")], machine.cpu_sets(), NODE_DISK, systems=["anticache-lru"]
+    )
     node = Node(ROOT, "local", {})
     old = Code("a" * 40, False, "old")
     run = store.create(tmp_path, resume.key_of("tiny", node, "none", old), old, {"cpu_cores": 2})

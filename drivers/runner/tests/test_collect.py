@@ -10,6 +10,7 @@ import pandera.pandas as pa
 import pytest
 
 from runner import collect
+from runner.disk import NODE_DISK
 from runner.errors import RunError
 from runner.files import write_json
 from runner.identity import Code
@@ -55,7 +56,7 @@ STABLE = {
 @pytest.fixture
 def plan_of_run(smoke: Workload) -> Plan:
     systems = ["mysql", "anticache-alru"]
-    return make_plan([smoke], CpuSets("0", "1"), "none", systems=systems, where={"skew": ["1.5"]})
+    return make_plan([smoke], CpuSets("0", "1"), NODE_DISK, systems=systems, where={"skew": ["1.5"]})
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from runner import identity, machine, precautions, resume, store
 from runner.deploy import Node
+from runner.disk import NODE_DISK
 from runner.errors import InputError
 from runner.identity import Code
 from runner.machine import CpuSets
@@ -120,7 +121,7 @@ def test_binaries_are_hashed_and_a_stale_one_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def plan(smoke: Workload) -> Plan:
-    return make_plan([smoke], CpuSets("0", "1"), "none", systems=["mysql"], where={"data_memory_ratio": ["1"]})
+    return make_plan([smoke], CpuSets("0", "1"), NODE_DISK, systems=["mysql"], where={"data_memory_ratio": ["1"]})
 
 
 def test_other_code_is_refused_with_its_files(plan: Plan, new_run: Callable[[Plan], Run], record_trial: Record) -> None:
@@ -173,10 +174,10 @@ def test_a_process_with_a_used_id_is_not_the_server() -> None:
 def test_partitions_need_a_cpu_each(smoke: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     values = smoke.values.model_copy(update={"partitions": 6})
     six = dataclasses.replace(smoke, values=values)
-    found = precautions.of_plan(make_plan([six], CpuSets("0,2", "1"), "none"), CpuSets("0,2", "1"))
+    found = precautions.of_plan(make_plan([six], CpuSets("0,2", "1"), NODE_DISK), CpuSets("0,2", "1"))
     assert found[0].startswith("6 partitions on the 2 CPUs of the server's set (0,2)")
-    assert precautions.of_plan(make_plan([six], CpuSets("0-5", "6"), "none"), CpuSets("0-5", "6")) == []
-    only_mysql = make_plan([six], CpuSets("0", "1"), "none", systems=["mysql"])
+    assert precautions.of_plan(make_plan([six], CpuSets("0-5", "6"), NODE_DISK), CpuSets("0-5", "6")) == []
+    only_mysql = make_plan([six], CpuSets("0", "1"), NODE_DISK, systems=["mysql"])
     assert precautions.of_plan(only_mysql, CpuSets("0", "1")) == [], "MySQL has no partitions"
     cores = len(os.sched_getaffinity(0))
     monkeypatch.setattr("os.getloadavg", lambda: (0.6 * cores, 0.0, 0.0))

@@ -7,16 +7,18 @@ from itertools import groupby
 
 import pytest
 
+from runner.disk import NODE_DISK, Disk
 from runner.errors import InputError
 from runner.machine import CpuSets, cpu_sets
 from runner.plan import Cell, estimate, make_deployment, make_plan, parse_where
 from runner.workload import SYSTEMS, Workload
 
 CPUS = CpuSets("0", "1")
+HDD = Disk("hdd-7200", rotational=True)
 
 
 def test_counts_of_the_papers_grid(laptop: Workload) -> None:
-    plan = make_plan([laptop], CPUS, "none")
+    plan = make_plan([laptop], CPUS, NODE_DISK)
     cells = {t.cell for t in plan.trials}
     # 3 mixes x 5 skews x 4 ratios for four systems, and 3 x 5 for the engine without anti-caching
     assert len(cells) == 4 * 60 + 15
@@ -27,7 +29,7 @@ def test_counts_of_the_papers_grid(laptop: Workload) -> None:
 
 
 def test_order_spreads_trials_and_rotates_systems(laptop: Workload) -> None:
-    plan = make_plan([laptop], CPUS, "none")
+    plan = make_plan([laptop], CPUS, NODE_DISK)
     assert [t.index for t in plan.trials] == sorted(t.index for t in plan.trials)
     for index in range(3):
         of_trial = [t for t in plan.trials if t.index == index]
@@ -38,7 +40,7 @@ def test_order_spreads_trials_and_rotates_systems(laptop: Workload) -> None:
 
 
 def test_cells_of_a_deployment_come_in_the_same_order_for_every_system(laptop: Workload) -> None:
-    plan = make_plan([laptop], CPUS, "none")
+    plan = make_plan([laptop], CPUS, NODE_DISK)
     orders: dict[tuple[float, int], set[tuple[tuple[str, float], ...]]] = {
         (deployment.data_memory_ratio, trials[0].index): set() for deployment, trials in plan.batches(plan.trials)
     }
@@ -50,7 +52,7 @@ def test_cells_of_a_deployment_come_in_the_same_order_for_every_system(laptop: W
 
 
 def test_all_systems_get_the_same_operations(laptop: Workload) -> None:
-    plan = make_plan([laptop], CPUS, "none")
+    plan = make_plan([laptop], CPUS, NODE_DISK)
     seeds: dict[tuple[object, ...], set[int]] = {}
     for t in plan.trials:
         seeds.setdefault((t.cell.mix, t.cell.skew, t.cell.data_memory_ratio, t.index), set()).add(t.seed)
@@ -68,7 +70,7 @@ def test_all_systems_get_the_same_operations(laptop: Workload) -> None:
 
 def test_hashes_are_stable(smoke: Workload) -> None:
     # Golden: a change of these means that every recorded trial counts no more. Raise TRIAL_FORMAT when that is meant.
-    plan = make_plan([smoke], CPUS, "none")
+    plan = make_plan([smoke], CPUS, NODE_DISK)
     by_cell = {t.cell: t.hash for t in plan.trials}
     golden = {
         Cell("mysql", "read-only", 1.5, 1.0): "f314e2d94f6783b1",
@@ -97,37 +99,37 @@ def _with(workload: Workload, **values: object) -> Workload:
 def test_what_shapes_a_result_changes_its_hash(
     smoke: Workload, change: dict[str, object], systems_changed: set[str]
 ) -> None:
-    before = {t.cell: t.hash for t in make_plan([smoke], CPUS, "none").trials}
-    after = {t.cell: t.hash for t in make_plan([_with(smoke, **change)], CPUS, "none").trials}
+    before = {t.cell: t.hash for t in make_plan([smoke], CPUS, NODE_DISK).trials}
+    after = {t.cell: t.hash for t in make_plan([_with(smoke, **change)], CPUS, NODE_DISK).trials}
     assert {cell.system for cell in before if before[cell] != after[cell]} == systems_changed
 
 
 def test_cpus_and_disk_shape_the_hash(smoke: Workload) -> None:
-    here = {t.hash for t in make_plan([smoke], CPUS, "none").trials}
-    assert here.isdisjoint(t.hash for t in make_plan([smoke], CpuSets("0-3", "4-7"), "none").trials)
-    assert here.isdisjoint(t.hash for t in make_plan([smoke], CPUS, "hdd-7200").trials)
+    here = {t.hash for t in make_plan([smoke], CPUS, NODE_DISK).trials}
+    assert here.isdisjoint(t.hash for t in make_plan([smoke], CpuSets("0-3", "4-7"), NODE_DISK).trials)
+    assert here.isdisjoint(t.hash for t in make_plan([smoke], CPUS, HDD).trials)
 
 
 def test_the_budget_is_split_as_the_contract_says(laptop: Workload) -> None:
     # 156 250 000 bytes, to the nearest 2 MiB: both shares of MySQL + Memcached are whole MiB then.
     budget_bytes = 150 << 20
-    mysql = make_deployment(laptop, "mysql", 8.0, CPUS).values
+    mysql = make_deployment(laptop, "mysql", 8.0, CPUS, NODE_DISK).values
     assert (mysql["memory_budget_bytes"], mysql["mysql_buffer_pool_bytes"]) == (budget_bytes, budget_bytes)
-    both = make_deployment(laptop, "mysql-memcached", 8.0, CPUS).values
+    both = make_deployment(laptop, "mysql-memcached", 8.0, CPUS, NODE_DISK).values
     assert both["mysql_buffer_pool_bytes"] + both["memcached_bytes"] == budget_bytes
     assert both["memcached_bytes"] == budget_bytes // 2
-    assert make_deployment(laptop, "anticache-lru", 8.0, CPUS).values["engine"]["anticaching"] == "lru"
+    assert make_deployment(laptop, "anticache-lru", 8.0, CPUS, NODE_DISK).values["engine"]["anticaching"] == "lru"
 
 
 def test_datasets_are_shared_within_a_family_only(laptop: Workload) -> None:
-    of = {system: make_deployment(laptop, system, 2.0, CPUS).dataset for system in SYSTEMS}
+    of = {system: make_deployment(laptop, system, 2.0, CPUS, NODE_DISK).dataset for system in SYSTEMS}
     assert of["mysql"] == of["mysql-memcached"] != of["anticache-lru"] == of["anticache-off"]
 
 
 def test_selection(smoke: Workload) -> None:
-    plan = make_plan([smoke], CPUS, "none", systems=["mysql"], where=parse_where(["skew=1.5,0.50", "mix=read-only"]))
+    plan = make_plan([smoke], CPUS, NODE_DISK, systems=["mysql"], where=parse_where(["skew=1.5,0.50", "mix=read-only"]))
     assert {(t.cell.system, t.cell.skew) for t in plan.trials} == {("mysql", 1.5), ("mysql", 0.5)}
-    whole = {t.hash for t in make_plan([smoke], CPUS, "none").trials}
+    whole = {t.hash for t in make_plan([smoke], CPUS, NODE_DISK).trials}
     assert {t.hash for t in plan.trials} <= whole, "a selection must not change the trials' identity"
 
 
@@ -143,12 +145,12 @@ def test_selection(smoke: Workload) -> None:
 )
 def test_bad_selections(smoke: Workload, systems: list[str] | None, where: list[str], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        make_plan([smoke], CPUS, "none", systems=systems, where=parse_where(where))
+        make_plan([smoke], CPUS, NODE_DISK, systems=systems, where=parse_where(where))
     assert message in str(caught.value)
 
 
 def test_the_estimate_counts_time_and_kept_datasets(smoke: Workload) -> None:
-    plan = make_plan([smoke], CPUS, "none")
+    plan = make_plan([smoke], CPUS, NODE_DISK)
     cost = estimate(plan, plan.trials, set())
     assert (cost.trials, cost.deployments) == (117, 13)
     assert cost.seconds > 117 * 3.0

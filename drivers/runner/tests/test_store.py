@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner import store
+from runner.disk import NODE_DISK
 from runner.errors import InputError
 from runner.files import read_json, write_json
 from runner.identity import Code
@@ -23,7 +24,7 @@ KEY = Key("smoke", "local", "none", "code", "inventory", "variables", "a machine
 
 @pytest.fixture
 def plan(smoke: Workload) -> Plan:
-    return make_plan([smoke], CpuSets("0", "1"), "none", systems=["mysql"], where={"data_memory_ratio": ["1"]})
+    return make_plan([smoke], CpuSets("0", "1"), NODE_DISK, systems=["mysql"], where={"data_memory_ratio": ["1"]})
 
 
 def test_a_recorded_trial_is_not_run_again(plan: Plan, new_run: Callable[[Plan], Run], record_trial: Record) -> None:
@@ -88,10 +89,10 @@ def test_latest_can_be_set_from_a_relative_place(tmp_path: Path, monkeypatch: py
 
 def test_a_run_can_be_widened(smoke: Workload, new_run: Callable[[Plan], Run], record_trial: Record) -> None:
     cpus = CpuSets("0", "1")
-    part = make_plan([smoke], cpus, "none", systems=["mysql"])
+    part = make_plan([smoke], cpus, NODE_DISK, systems=["mysql"])
     run = new_run(part)
     record_trial(run, part.trials[0], 100.0)
-    whole = make_plan([smoke], cpus, "none")
+    whole = make_plan([smoke], cpus, NODE_DISK)
     run.add_plan(whole)
     again = Run(run.path)
     assert sorted(t["hash"] for t in again.trials) == sorted(t.hash for t in whole.trials)

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from runner import collect, driver, identity, machine, store
 from runner.deploy import DeployError
+from runner.disk import NODE_DISK
 from runner.errors import InputError
 from runner.files import read_json
 from runner.identity import Code
@@ -86,7 +87,7 @@ def plan(smoke: Workload) -> Plan:
         update={"system": ["null"], "mix": ["read-heavy"], "skew": [1.5, 0.5], "data_memory_ratio": [1.0, 2.0]}
     )
     experiment = smoke.experiment.model_copy(update={"only": [], "terminals": 4})
-    return make_plan([dataclasses.replace(smoke, values=values, grid=grid, experiment=experiment)], CPUS, "none")
+    return make_plan([dataclasses.replace(smoke, values=values, grid=grid, experiment=experiment)], CPUS, NODE_DISK)
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def sweep(plan: Plan, node: Node, new_run: Callable[[Plan], Run]) -> Callable[..
     run = new_run(plan)
 
     def execute(program: Path = LOADGEN, interrupt: Interrupt | None = None) -> tuple[Summary, Run, str]:
-        tools = Tools(ROOT, node, program, CPUS, "none", Code("c", False, "s"))  # type: ignore[arg-type]
+        tools = Tools(ROOT, node, program, CPUS, NODE_DISK, Code("c", False, "s"))  # type: ignore[arg-type]
         console = Console(record=True, width=300)
         todo = store.to_run(plan.trials, run.recorded())
         with SweepProgress(len(todo), 10.0, console) as progress:

@@ -9,7 +9,7 @@ SCALE ?= smoke
 FIG ?= fig06
 SYSTEMS ?=
 INVENTORY ?= local
-DISK ?= none
+DISK ?= hdd-7200
 RESULTS ?= results
 
 FIGURES := fig06 fig07 fig08 fig09 fig10 fig11 fig12
@@ -35,7 +35,7 @@ help: ## List the targets and variables
 	  'FIG=$(FIG)' 'the experiment of `make plan`; there is: $(EXISTING)' \
 	  'SYSTEMS=$(SYSTEMS)' 'only these systems, separated by commas (default: all of the experiment)' \
 	  'INVENTORY=$(INVENTORY)' 'local, lab, or the path of an Ansible inventory' \
-	  'DISK=$(DISK)' 'the disk profile; so far: none (the disk of the machine as it is)' \
+	  'DISK=$(DISK)' 'hdd-7200, hdd-15k, sata-ssd, nvme (emulated), none (the own disk as it is), /dev/NAME (a real one, formatted)' \
 	  'RESULTS=$(RESULTS)' 'where results go'
 
 doctor: ## Say what is missing or wrong on this machine, and how to mend it

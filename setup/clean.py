@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,6 +33,28 @@ def stop_servers(node_root: Path) -> list[str]:
     return problems
 
 
+def mounts_below(place: Path) -> list[str]:
+    """Mount points below a directory, the innermost first."""
+    escaped = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    points = [point.encode("ascii", "backslashreplace").decode("unicode_escape") for point in escaped]
+    return sorted((p for p in points if Path(p).is_relative_to(place)), key=len, reverse=True)
+
+
+def unmount_disk(node_root: Path, spindle: Path) -> list[str]:
+    """Takes an emulated disk away; returns why that failed, and what is still mounted: none of it is removed then."""
+    problems = []
+    if (node_root / "disk" / "spindle.json").exists():
+        try:
+            done = subprocess.run([spindle, "unmount", node_root / "disk"], capture_output=True, text=True, check=False)
+            said = (done.stderr or done.stdout).strip() if done.returncode else ""
+        except OSError as error:
+            said = f"{spindle}: {error.strerror}; build it with `make build`"
+        problems += [f"the emulated disk in {node_root / 'disk'} was not unmounted: {said}"] if said else []
+    still = mounts_below(node_root.resolve())
+    problems += [f"{point} is still mounted: unmount it (umount {point}), then again" for point in still]
+    return problems
+
+
 def size_bytes(path: Path) -> int:
     """Bytes that a file or a directory tree occupies on disk."""
     trees = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
@@ -50,14 +73,17 @@ def remove(path: Path) -> None:
 
 
 def main() -> int:
-    """Entry point; 1 when a server could not be stopped cleanly (its data are removed all the same)."""
+    """Entry point; 1 when a server was not stopped cleanly (its data go all the same) or a disk stays mounted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("results"), help="where results were written")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
     options = parser.parse_args()
-    problems = stop_servers(options.root / "var")
-    for path in (options.root / "var", options.results / "runs", options.results / "latest"):
+    node_root = options.root / "var"
+    problems = stop_servers(node_root)
+    mounted = unmount_disk(node_root, ROOT / "target" / "release" / "spindle")
+    for path in (*(() if mounted else (node_root,)), options.results / "runs", options.results / "latest"):
         remove(path)
+    problems += mounted
     for problem in problems:
         print(f"clean: {problem}", file=sys.stderr)
     return 1 if problems else 0

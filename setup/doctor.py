@@ -287,12 +287,13 @@ def check_huge_pages(setting: str | None) -> Finding:
 
 
 def check_emulated_disk() -> Finding:
-    """What a later emulated disk needs; DISK=none does not."""
+    """What the emulated disk needs; DISK=none does not."""
+    remedy = "load them (modprobe fuse loop), or measure on the machine's own disk: make smoke DISK=none"
     missing = [path for path in ("/dev/fuse", "/dev/loop-control") if not Path(path).exists()]
     if missing:
-        return Finding(
-            "warn", "emulated disk", f"no {', '.join(missing)}", "not needed with DISK=none, the only disk so far"
-        )
+        return Finding("warn", "emulated disk", f"no {', '.join(missing)}", remedy)
+    if os.geteuid() != 0 and not shutil.which("sudo"):
+        return Finding("warn", "emulated disk", "neither root nor sudo", "run as root, or: make smoke DISK=none")
     return Finding("ok", "emulated disk", "/dev/fuse and loop devices are there")
 
 

@@ -4,7 +4,7 @@
 //! adapts to the disk. Replies wait in their group. Reads are not logged, and wait only when they saw a tuple whose last write is not durable yet:
 //! a reply never shows what a crash could take back.
 //!
-//! Segment file `command-PPPP-NNNNNNNN.log` (partition, number), preallocated, direct I/O, little-endian numbers:
+//! Segment file `command-PPPP-NNNNNNNN.log` (partition, number), made ahead (`segment.rs`), direct I/O, little-endian numbers:
 //!
 //! ```text
 //! segment header, padded to 4096:  "ACLS" version:4 partition:4 segment:8 length:4 JSON list of procedure names, checksum:4 over all before
@@ -12,21 +12,18 @@
 //!   record:                        length:4 (of what follows) procedure:2 parameters
 //! ```
 
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
+use super::segment::{Segment, Segments};
 use crate::catalog::TableId;
 use crate::io::ring::IoRing;
-use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf, open_direct};
+use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
 use crate::partition::Origin;
 use crate::storage::tuples::{TupleId, flag};
 
-const SEGMENT_MAGIC: [u8; 4] = *b"ACLS";
-const GROUP_MAGIC: [u8; 4] = *b"ACLG";
-const VERSION: u32 = 1;
-const GROUP_HEADER_BYTES: usize = 32;
+pub(super) const GROUP_MAGIC: [u8; 4] = *b"ACLG";
+pub(super) const GROUP_HEADER_BYTES: usize = 32;
 const KEPT_GROUP_BYTES: usize = 1 << 20;
 
 /// A reply that waits for its group.
@@ -94,13 +91,8 @@ impl Group {
 
 /// The log of one partition.
 pub struct CommandLog {
-    directory: PathBuf,
-    partition: u32,
-    segment_bytes: u64,
-    procedure_names: Vec<String>,
-    file: Arc<File>,
-    segment: u64,
-    segment_end: u64,
+    segments: Segments,
+    segment: Segment,
     offset: u64,
     sequence: u64,
     current: Group,
@@ -116,22 +108,17 @@ impl CommandLog {
     /// Starts a log in `directory`.
     ///
     /// # Errors
-    /// When the first segment cannot be created (a full disk is noticed here: segments are preallocated).
+    /// As [`Segments::start`].
     pub fn create(
         directory: &Path,
         partition: u32,
         segment_bytes: u64,
         procedure_names: Vec<String>,
     ) -> io::Result<Self> {
-        let file = Arc::new(Self::create_segment(directory, partition, 0, segment_bytes, &procedure_names)?);
+        let (segments, segment) = Segments::start(directory.to_owned(), partition, segment_bytes, procedure_names)?;
         Ok(Self {
-            directory: directory.to_owned(),
-            partition,
-            segment_bytes,
-            procedure_names,
-            file,
-            segment: 0,
-            segment_end: segment_bytes,
+            segments,
+            segment,
             offset: DIRECT_IO_ALIGN_BYTES as u64,
             sequence: 0,
             current: Group::new(),
@@ -140,42 +127,6 @@ impl CommandLog {
             groups_written: 0,
             bytes_written: 0,
         })
-    }
-
-    fn create_segment(
-        directory: &Path,
-        partition: u32,
-        segment: u64,
-        bytes: u64,
-        names: &[String],
-    ) -> io::Result<File> {
-        let path = directory.join(format!("command-{partition:04}-{segment:08}.log"));
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("command log {}: {error}", path.display()));
-        let file = open_direct(&path).map_err(named)?;
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
-            .map_err(|error| named(error.into()))?;
-        let names = serde_json::to_vec(names).map_err(io::Error::other)?;
-        let mut header = aligned_buf(DIRECT_IO_ALIGN_BYTES);
-        let mut text = Vec::with_capacity(DIRECT_IO_ALIGN_BYTES);
-        text.extend_from_slice(&SEGMENT_MAGIC);
-        text.extend_from_slice(&VERSION.to_le_bytes());
-        text.extend_from_slice(&partition.to_le_bytes());
-        text.extend_from_slice(&segment.to_le_bytes());
-        text.extend_from_slice(&(names.len() as u32).to_le_bytes());
-        text.extend_from_slice(&names);
-        text.extend_from_slice(&crc32c::crc32c(&text).to_le_bytes());
-        if text.len() > header.len() {
-            return Err(io::Error::other(format!(
-                "procedure names take {} bytes; at most {} fit",
-                text.len(),
-                header.len()
-            )));
-        }
-        header[..text.len()].copy_from_slice(&text);
-        rustix::io::pwrite(&file, &header, 0).map_err(|error| named(error.into()))?;
-        file.sync_all().map_err(named)?;
-        File::open(directory)?.sync_all()?;
-        Ok(file)
     }
 
     /// Adds the record of a transaction that wrote; its tuples are to be marked with the flag returned.
@@ -250,7 +201,8 @@ impl CommandLog {
         }
         // Everything that can fail comes before the group is taken: its replies must stay where `abandon` finds them.
         let bytes = self.current.buffer.len().next_multiple_of(DIRECT_IO_ALIGN_BYTES) as u64;
-        if self.offset + bytes > self.segment_end {
+        let filled_waits = !self.segment.filled && self.segments.is_ready();
+        if filled_waits || self.offset + bytes > self.segment.bytes {
             self.next_segment(bytes)?;
         }
         let next_number = self.current.number + 1;
@@ -259,7 +211,7 @@ impl CommandLog {
         let mut group = std::mem::replace(&mut self.current, next);
         self.seal(&mut group);
         let buffer = std::mem::replace(&mut group.buffer, AlignedBuf::new(DIRECT_IO_ALIGN_BYTES));
-        ring.write(&self.file, self.offset, vec![buffer], true, tag);
+        ring.write(&self.segment.file, self.offset, vec![buffer], true, tag);
         self.offset += bytes;
         self.bytes_written += bytes;
         self.in_flight = Some(group);
@@ -283,12 +235,10 @@ impl CommandLog {
     }
 
     fn next_segment(&mut self, group_bytes: u64) -> io::Result<()> {
-        self.segment += 1;
-        let bytes = self.segment_bytes.max(group_bytes + DIRECT_IO_ALIGN_BYTES as u64);
-        let file = Self::create_segment(&self.directory, self.partition, self.segment, bytes, &self.procedure_names)?;
-        self.file = Arc::new(file);
+        let mut segment = self.segments.next(&self.segment, self.offset)?;
+        segment.grow(group_bytes + DIRECT_IO_ALIGN_BYTES as u64)?;
+        self.segment = segment;
         self.offset = DIRECT_IO_ALIGN_BYTES as u64;
-        self.segment_end = bytes;
         Ok(())
     }
 
@@ -374,7 +324,8 @@ mod tests {
         }
         let mut segments: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
         segments.sort();
-        assert_eq!(segments.len(), 5, "one 8 KiB group fits a 16 KiB segment behind its header");
+        let groups = |path: &std::path::PathBuf| std::fs::read(path).unwrap()[4096..].starts_with(&GROUP_MAGIC);
+        assert_eq!(segments.iter().filter(|path| groups(path)).count(), 5, "one 8 KiB group fits a segment of 16 KiB");
         let bytes = std::fs::read(&segments[3]).unwrap();
         let group = &bytes[4096..];
         let used = u32::from_le_bytes(group[4..8].try_into().unwrap()) as usize;

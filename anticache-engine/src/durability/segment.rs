@@ -39,7 +39,10 @@ impl Segment {
     /// When the disk is full.
     pub fn grow(&mut self, bytes: u64) -> io::Result<()> {
         if bytes > self.bytes {
-            rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
+            rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(|error| {
+                let error = io::Error::from(error);
+                io::Error::new(error.kind(), format!("command log: segment {} of {bytes} bytes: {error}", self.number))
+            })?;
             self.bytes = bytes;
             self.filled = false;
         }

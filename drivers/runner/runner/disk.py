@@ -65,7 +65,7 @@ def choose(name: str, root: Path) -> Disk:
         raise InputError(f"DISK={name}: there is no such disk{nearest(name, present)}; allowed: {allowed}")
     with (root / PROFILES / f"{name}.toml").open("rb") as file:
         profile = tomllib.load(file)
-    return Disk(name, rotational=bool(profile.get("rotational", False)))
+    return Disk(name, rotational=profile.get("kind") == "disk")
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The power goes while real systems write: what they acknowledged is there afterwards; without barriers it is not.
 
-The servers are deployed as for a measurement, on an emulated disk with a volatile write cache. The control without write
-barriers shows that the cut does take something away: without it, the other tests could not fail.
+The servers are deployed as for a measurement, on an emulated disk with a volatile write cache. The control without
+write barriers shows that the cut does take something away: without it, the other tests could not fail.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 //! The drive as a discrete-event model: requests in, events out, time given by the caller.
 
+mod stand_in;
+
+pub use stand_in::{Counters, Drive};
+
 /// Size of a sector: the unit in which the drive is addressed and in which its writes are atomic.
 pub const SECTOR_BYTES: u64 = 4096;
 

@@ -65,7 +65,7 @@ impl Drive {
             return;
         }
         let flush_waits = self.queue.front().is_some_and(|r| r.operation == Operation::Flush);
-        if !self.queue.is_empty() && !(flush_waits && !self.dirty.is_empty()) {
+        if !self.queue.is_empty() && (!flush_waits || self.dirty.is_empty()) {
             if let Some(request) = self.queue.pop_front() {
                 let took = if request.operation == Operation::Flush { 0 } else { SERVICE_NS };
                 self.current = Some((Work::Request(request), now_ns + took));

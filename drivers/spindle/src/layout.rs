@@ -8,8 +8,9 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::disk::new_drive;
 use crate::daemon::image::open_direct;
-use crate::model::{Drive, SECTOR_BYTES};
+use crate::model::SECTOR_BYTES;
 use crate::profile::Profile;
 
 const FORMAT: u32 = 1;
@@ -50,8 +51,7 @@ impl Layout {
             _ => profile.to_owned(),
         };
         let loaded = Profile::load(&profile).with_context(|| format!("--profile {profile}"))?;
-        Drive::new(&loaded, region_bytes / SECTOR_BYTES, seed)
-            .with_context(|| format!("--region-bytes {region_bytes} with profile {profile}"))?;
+        new_drive(&loaded, region_bytes, seed).with_context(|| format!("--region-bytes {region_bytes}"))?;
         fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
         let layout = Self { root: directory.canonicalize().with_context(|| format!("{}", directory.display()))? };
         let wanted = Description { format: FORMAT, profile, region_bytes, seed };

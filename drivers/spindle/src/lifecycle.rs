@@ -13,7 +13,7 @@ use crate::daemon::disk::Mode;
 use crate::device::{self, Mkfs};
 use crate::layout::Layout;
 use crate::process::{self, wait_until};
-use crate::profile::Profile;
+use crate::profile::{Kind, Profile};
 
 /// The daemon answers a ping at once, whatever the disk does.
 const PING_LIMIT: Duration = Duration::from_secs(3);
@@ -143,7 +143,7 @@ fn bring_up(layout: &Layout, options: &MountOptions, status: &Status) -> Result<
 }
 
 fn is_rotational(layout: &Layout) -> Result<bool> {
-    Ok(!Profile::load(&layout.description()?.profile)?.is_none())
+    Ok(Profile::load(&layout.description()?.profile)?.kind == Kind::Disk)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

@@ -145,8 +145,8 @@ impl Inbox {
 pub struct Arm {
     shared: Arc<Shared>,
     platter: Sender<Job>,
-    /// The model; questions may look at it.
-    pub drive: Drive,
+    /// The model; none for a profile without one. Questions may look at it.
+    pub drive: Option<Drive>,
     pending: HashMap<u64, Pending>,
     destages: VecDeque<Snapshot>,
     events: Vec<Event>,
@@ -156,11 +156,11 @@ pub struct Arm {
 
 impl Arm {
     /// The thread's body; ends on [`Inbox::stop`].
-    pub fn run(shared: Arc<Shared>, platter: Sender<Job>, drive: Drive) {
+    pub fn run(shared: Arc<Shared>, platter: Sender<Job>, drive: Option<Drive>) {
         let (pending, destages, events) = (HashMap::new(), VecDeque::new(), Vec::new());
         let mut arm = Self { shared, platter, drive, pending, destages, events, model_ns: 0 };
         loop {
-            let messages = arm.shared.inbox.take(&arm.shared, arm.drive.next_event_ns());
+            let messages = arm.shared.inbox.take(&arm.shared, arm.drive.as_ref().and_then(Drive::next_event_ns));
             for message in messages {
                 match message {
                     Message::Submit(arrival_ns, request, pending) => arm.submit(arrival_ns, request, pending),
@@ -174,14 +174,17 @@ impl Arm {
 
     fn submit(&mut self, arrival_ns: u64, request: Request, pending: Pending) {
         self.advance(arrival_ns);
+        // Without a model the mode is bypass, which submits nothing.
+        let Some(drive) = &mut self.drive else { return pending.fail(libc::EIO) };
         self.pending.insert(request.id, pending);
-        self.drive.submit(self.model_ns, request);
+        drive.submit(self.model_ns, request);
     }
 
     fn advance(&mut self, until_ns: u64) {
         self.model_ns = self.model_ns.max(until_ns);
+        let Some(drive) = &mut self.drive else { return };
         let mut events = std::mem::take(&mut self.events);
-        self.drive.advance(self.model_ns, &mut events);
+        drive.advance(self.model_ns, &mut events);
         events.drain(..).for_each(|event| self.happened(event));
         self.events = events;
     }
@@ -234,7 +237,9 @@ impl Arm {
     pub fn drain(&mut self) -> mpsc::Receiver<usize> {
         self.advance(self.shared.now_ns());
         let mut events = Vec::new();
-        self.drive.drain(self.model_ns, &mut events);
+        if let Some(drive) = &mut self.drive {
+            drive.drain(self.model_ns, &mut events);
+        }
         events.into_iter().for_each(|event| self.happened(event));
         if !self.pending.is_empty() || !self.destages.is_empty() {
             let (requests, destages) = (self.pending.len(), self.destages.len());
@@ -249,7 +254,7 @@ impl Arm {
     /// reached the platters. The caller drops the overlay.
     pub fn cut_power(&mut self) -> PowerCut {
         self.advance(self.shared.now_ns());
-        let cut = self.drive.cut_power(self.model_ns);
+        let cut = self.drive.as_mut().map(|drive| drive.cut_power(self.model_ns)).unwrap_or_default();
         // What ended before the cut is written first. Waiting is right here: without power nothing is due.
         let (reply, replied) = mpsc::channel();
         self.write(Job::Barrier(reply));
@@ -268,6 +273,17 @@ impl Arm {
             self.shared.failed();
         }
         cut
+    }
+
+    /// Puts a new drive in the place of the one whose power was cut.
+    pub fn replace_drive(&mut self, mut drive: Option<Drive>) {
+        self.model_ns = self.model_ns.max(self.shared.now_ns());
+        if let Some(drive) = &mut drive {
+            // It begins now, not when the daemon did.
+            drive.advance(self.model_ns, &mut Vec::new());
+            drive.reset_counters();
+        }
+        self.drive = drive;
     }
 
     fn write_interrupted(&mut self, first_sector: u64, sectors: u32) -> std::io::Result<()> {

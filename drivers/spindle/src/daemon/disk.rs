@@ -146,8 +146,8 @@ pub struct Disk {
 impl Disk {
     /// A disk over `image`, in mode `bypass`, with its threads; `warnings` are those met so far.
     pub fn start(image: Image, profile: Profile, seed: u64, warnings: Vec<String>) -> Result<Self> {
-        let drive = Drive::new(&profile, image.bytes() / SECTOR_BYTES, seed)
-            .with_context(|| format!("profile {}, region of {} bytes", profile.name, image.bytes()))?;
+        let drive = new_drive(&profile, image.bytes(), seed)?;
+        let write_cache = profile.write_cache.as_ref().is_some_and(|cache| cache.enabled);
         let shared = Arc::new(Shared {
             image,
             overlay: Mutex::default(),
@@ -162,7 +162,7 @@ impl Disk {
         let (platter, jobs) = mpsc::channel();
         spawn("platter", REQUEST_PRIORITY, &shared, move |shared| Platter::run(shared, &jobs))?;
         let arm = spawn("arm", ARM_PRIORITY, &shared, move |shared| Arm::run(shared, platter, drive))?;
-        let gate = RwLock::new(Gate { mode: Mode::Bypass, powered: true, write_cache: true });
+        let gate = RwLock::new(Gate { mode: Mode::Bypass, powered: true, write_cache });
         Ok(Self { shared, gate, next_id: AtomicU64::new(1), profile, seed, arm: Mutex::new(Some(arm)) })
     }
 
@@ -267,7 +267,11 @@ impl Disk {
         if gate.mode == Mode::Model {
             self.drain()?;
         }
-        self.shared.inbox.ask(move |arm| arm.drive.set_write_cache(wanted.1))?;
+        self.shared.inbox.ask(move |arm| {
+            if let Some(drive) = &mut arm.drive {
+                drive.set_write_cache(wanted.1);
+            }
+        })?;
         (gate.mode, gate.write_cache) = wanted;
         Ok(())
     }
@@ -294,9 +298,11 @@ impl Disk {
         if gate.powered {
             return Ok(());
         }
-        let mut drive = Drive::new(&self.profile, self.bytes() / SECTOR_BYTES, self.seed)?;
-        drive.set_write_cache(gate.write_cache);
-        self.shared.inbox.ask(move |arm| arm.drive = drive)?;
+        let mut drive = new_drive(&self.profile, self.bytes(), self.seed)?;
+        if let Some(drive) = &mut drive {
+            drive.set_write_cache(gate.write_cache);
+        }
+        self.shared.inbox.ask(move |arm| arm.replace_drive(drive))?;
         gate.powered = true;
         Ok(())
     }
@@ -305,9 +311,9 @@ impl Disk {
     pub fn stats(&self, reset: bool) -> Result<Stats> {
         let gate = *self.pass();
         let counters = self.shared.inbox.ask(move |arm| {
-            let counters = serde_json::to_value(arm.drive.counters());
-            if reset {
-                arm.drive.reset_counters();
+            let counters = serde_json::to_value(arm.drive.as_ref().map(Drive::counters));
+            if let Some(drive) = arm.drive.as_mut().filter(|_| reset) {
+                drive.reset_counters();
             }
             counters
         })?;
@@ -399,6 +405,14 @@ impl Disk {
     fn request(&self, operation: Operation, first_sector: u64, sectors: u32) -> Request {
         Request { id: self.next_id.fetch_add(1, Ordering::Relaxed), operation, first_sector, sectors }
     }
+}
+
+/// The profile's drive, if it has one.
+pub fn new_drive(profile: &Profile, region_bytes: u64, seed: u64) -> Result<Option<Drive>> {
+    if profile.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(Drive::new(profile, region_bytes / SECTOR_BYTES, seed)?))
 }
 
 fn spawn(

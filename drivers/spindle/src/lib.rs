@@ -8,3 +8,4 @@ pub mod lifecycle;
 pub mod model;
 pub mod process;
 pub mod profile;
+pub mod selftest;

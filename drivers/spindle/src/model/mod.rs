@@ -1,10 +1,26 @@
 //! The drive as a discrete-event model: requests in, events out, time given by the caller.
 
+use serde::{Deserialize, Serialize};
+
+mod cache;
+mod counters;
+mod drive;
+mod flash;
+mod geometry;
+mod mechanics;
+mod platters;
+pub mod simulate;
+pub mod workload;
+
+pub use counters::{Counters, ServiceTimes};
+pub use drive::Drive;
+
 /// Size of a sector: the unit in which the drive is addressed and in which its writes are atomic.
 pub const SECTOR_BYTES: u64 = 4096;
 
 /// What a request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Operation {
     /// Read sectors.
     Read,

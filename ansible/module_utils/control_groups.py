@@ -39,20 +39,22 @@ COMMAND_TIMEOUT_S = 30.0
 NOT_WANTED = "memory_enforced is false in the inventory"
 REMEDY = "or set memory_enforced: false in the inventory: the run is then marked as not enforced"
 
-# Writes its own process id into the files before "--", then becomes the server: same process, nothing allocated outside.
+# Writes its own process id into the files before "--", then becomes the server, in the same process.
 JOIN_SCRIPT = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 # What the runner reads, by version. Absent: the kernel does not offer it.
+V1, V2 = 1, 2
 FILES: dict[int, dict[str, str]] = {
-    1: {
+    V1: {
         "peak": "memory.max_usage_in_bytes",
         "current": "memory.usage_in_bytes",
         "limit": "memory.limit_in_bytes",
         "limit_hits": "memory.failcnt",
+        "limit_hits_with_swap": "memory.memsw.failcnt",
         "events": "memory.oom_control",
         "stat": "memory.stat",
     },
-    2: {
+    V2: {
         "peak": "memory.peak",
         "current": "memory.current",
         "limit": "memory.max",
@@ -105,7 +107,7 @@ class Wanted:
 
     name: str  # what tells this deployment from others on the node, e.g. node root and deployment id
     budget_bytes: int
-    allowance_bytes: int  # what code, connections and the allocator may need beside the budget; the same for every system
+    allowance_bytes: int  # for code, connections and the allocator, beside the budget; the same for every system
     cpus: list[int] = field(default_factory=list)  # empty: any
     enforced: bool = True
 
@@ -223,16 +225,20 @@ def detect(node: Node) -> Kind:
     old, unified = mounts(node)
     if "memory" in old:
         if node.user != 0:
-            raise ControlGroupError(f"control groups of version 1 need root, this is user {node.user}: run as root, {REMEDY}")
+            raise ControlGroupError(
+                f"control groups of version 1 need root, this is user {node.user}: run as root, {REMEDY}"
+            )
         why = "" if "cpuset" in old else "no cpuset hierarchy is mounted"
-        return Kind(1, old["memory"], old.get("cpuset"), "system" if node.systemd else "", why)
+        return Kind(V1, old["memory"], old.get("cpuset"), "system" if node.systemd else "", why)
     if unified is None:
-        raise ControlGroupError(f"no control group hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup, {REMEDY}")
+        raise ControlGroupError(
+            f"no control group hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup, {REMEDY}"
+        )
     offered = read(unified / "cgroup.controllers").split()
     if "memory" not in offered:
         raise ControlGroupError(
-            f"{unified}/cgroup.controllers offers no memory controller, only: {' '.join(offered) or 'nothing'} (a kernel"
-            f" option, or cgroup_disable=memory on its command line): enable it, {REMEDY}"
+            f"{unified}/cgroup.controllers offers no memory controller, only: {' '.join(offered) or 'nothing'};"
+            f" cgroup_disable=memory on the kernel's command line takes it away: enable it, {REMEDY}"
         )
     cpuset = unified if "cpuset" in offered else None
     why = "" if cpuset else f"{unified}/cgroup.controllers offers no cpuset controller"
@@ -240,10 +246,10 @@ def detect(node: Node) -> Kind:
         manager = "system" if node.user == 0 else "user"
         if manager == "user":
             require_linger(node)
-        return Kind(2, unified, cpuset, manager, why)
+        return Kind(V2, unified, cpuset, manager, why)
     if node.user != 0 and not os.access(unified, os.W_OK):
         raise ControlGroupError(f"user {node.user} may not make groups in {unified}: run as root, {REMEDY}")
-    return Kind(2, unified, cpuset, "", why)
+    return Kind(V2, unified, cpuset, "", why)
 
 
 def require_linger(node: Node) -> None:
@@ -268,13 +274,13 @@ def ensure(wanted: Wanted, node: Node | None = None) -> Group:
         return not_enforced(wanted)
     node = node or Node()
     kind = detect(node)
-    if kind.version == 2 and kind.manager:
+    if kind.version == V2 and kind.manager:
         directory, cpuset = make_slice(wanted, kind, node)
         group = describe(wanted, kind, [directory], cpuset)
-    elif kind.version == 2:
+    elif kind.version == V2:
         group = make_unified(wanted, kind)
     else:
-        group = make_old(wanted, kind)
+        group = make_old(wanted, kind, node)
     require_limit(group)
     return group
 
@@ -310,12 +316,19 @@ def make_directory(path: Path) -> None:
         ) from error
 
 
-def make_old(wanted: Wanted, kind: Kind) -> Group:
+def swap(node: Node) -> bool:
+    """Whether the node has swap space in use."""
+    return len(read(node.path("/proc/swaps")).splitlines()) > 1
+
+
+def make_old(wanted: Wanted, kind: Kind, node: Node) -> Group:
     """Version 1: one directory in each of the two hierarchies."""
     memory = kind.memory / wanted.unit
     make_directory(memory)
     write(memory / "memory.limit_in_bytes", str(wanted.limit_bytes))
-    if (memory / "memory.memsw.limit_in_bytes").exists():  # memory and swap together: no swap beside the limit
+    # Memory and swap together: no swap beside the limit. Only where there is swap, because kernels from 6.15 on count
+    # nothing when this limit is met, which is asked first.
+    if swap(node) and (memory / "memory.memsw.limit_in_bytes").exists():
         write(memory / "memory.memsw.limit_in_bytes", str(wanted.limit_bytes))
     if (memory / "memory.swappiness").exists():
         write(memory / "memory.swappiness", "0")
@@ -326,7 +339,7 @@ def make_old(wanted: Wanted, kind: Kind) -> Group:
         directories.append(cpuset)
         write(cpuset / "cpuset.mems", read(kind.cpuset / "cpuset.mems"))  # a set without memory nodes takes no process
         write(cpuset / "cpuset.cpus", ",".join(map(str, wanted.cpus)))
-    return describe(wanted, kind, directories, len(directories) == 2)
+    return describe(wanted, kind, directories, bool(directories[1:]))
 
 
 def make_unified(wanted: Wanted, kind: Kind) -> Group:
@@ -404,7 +417,7 @@ def require_limit(group: Group) -> None:
 
 def outer_limit(version: int, directory: Path) -> int | None:
     """The smallest limit that this group or one around it has; None when there is none to be seen."""
-    if version == 1:
+    if version == V1:
         found = re.search(r"^hierarchical_memory_limit (\d+)$", read(directory / "memory.stat"), re.M)
         return int(found.group(1)) if found else None
     limits = [read(parent / "memory.max") for parent in directory.parents]
@@ -425,7 +438,7 @@ def command_in(group: Group, argv: list[str], name: str) -> list[str]:
     # With --scope, systemd-run registers its own process and then becomes the command.
     scope = ["systemd-run", *(["--user"] if group.manager == "user" else []), "--scope", "--quiet", "--collect"]
     scope += [f"--unit={group.unit}-{name}", f"--description=anticache-eval: {name}"]
-    if group.version == 1:
+    if group.version == V1:
         return [*scope, "--property=Delegate=yes", "--", *joined]
     return [*scope, f"--slice={group.unit}.slice", "--", *argv]
 
@@ -436,7 +449,7 @@ def require_member(group: Group, pid: int, name: str, node: Node | None = None) 
         return
     node = node or Node()
     text = read(node.path(f"/proc/{pid}/cgroup"))
-    memory = re.search(r"^\d+:(?:[^:]*,)?memory(?:,[^:]*)?:(.*)$" if group.version == 1 else r"^0::(.*)$", text, re.M)
+    memory = re.search(r"^\d+:(?:[^:]*,)?memory(?:,[^:]*)?:(.*)$" if group.version == V1 else r"^0::(.*)$", text, re.M)
     if memory is None or not any(part.startswith(group.unit) for part in memory.group(1).split("/")):
         found = memory.group(1) if memory else "none"
         raise ControlGroupError(f"{name} (process {pid}) is not in its control group {group.unit} but in {found}")
@@ -480,14 +493,15 @@ def remove(group: Group, node: Node | None = None) -> bool:
     node = node or Node()
     if not group.enforced or not group.directories:
         return True
-    if group.version == 2 and group.manager:
+    if group.version == V2 and group.manager:
         if members(Path(group.directories[0])):
             return False
         ask, unit = systemctl(group.manager), f"{group.unit}.slice"
         node.run([*ask, "stop", unit])
         node.run([*ask, "revert", unit])  # forgets the limits too
         return True
-    return all([remove_directory(Path(directory)) for directory in reversed(group.directories)])
+    gone = [remove_directory(Path(directory)) for directory in reversed(group.directories)]  # each, whatever the others
+    return all(gone)
 
 
 def remove_directory(directory: Path) -> bool:

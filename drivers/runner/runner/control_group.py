@@ -18,7 +18,9 @@ Write = Callable[[str, str], bool]
 
 SINCE_RESET, SINCE_START = "reset", "start"
 
-NAMES = {1: ("total_rss", "total_cache"), 2: ("anon", "file")}
+V1, V2 = 1, 2
+
+NAMES = {V1: ("total_rss", "total_cache"), V2: ("anon", "file")}
 """Anonymous memory and page cache in ``memory.stat``; in version 1 with those of the groups below."""
 
 
@@ -56,7 +58,7 @@ def reset_peak(group: dict[str, Any], write: Write) -> str:
     help a reader that opens the file anew: there the peak is that since the group was made, load included.
     """
     path = group["path"].get("peak")
-    return SINCE_RESET if group["version"] == 1 and path and write(path, "0") else SINCE_START
+    return SINCE_RESET if group["version"] == V1 and path and write(path, "0") else SINCE_START
 
 
 def usage(group: dict[str, Any], read: Read) -> dict[str, int]:
@@ -75,8 +77,11 @@ def usage(group: dict[str, Any], read: Read) -> dict[str, int]:
         "current_bytes": _number(texts.get("current", "")),
         "limit_bytes": _number(texts.get("limit", "")),
         "oom_kills": _value(texts.get("events", ""), "oom_kill"),
-        "limit_hits": _number(texts.get("limit_hits", "")) if version == 1 else _value(texts.get("events", ""), "max"),
+        "limit_hits": _value(texts.get("events", ""), "max"),
     }
+    if version == V1:
+        hits = [_number(texts.get(key, "")) for key in ("limit_hits", "limit_hits_with_swap")]
+        found["limit_hits"] = sum(hit for hit in hits if hit is not None)
     anonymous, file = NAMES[version]
     found["anonymous_bytes"] = _value(texts.get("stat", ""), anonymous)
     found["file_bytes"] = _value(texts.get("stat", ""), file)
@@ -119,6 +124,30 @@ def warning(group: dict[str, Any]) -> str:
     if not group["enforced"]:
         return f"memory is not enforced, only configured: {group['why_not']}"
     return "" if group["cpuset"] else f"the CPU set is the servers' affinity alone: {group['why_no_cpuset']}"
+
+
+class Watch:
+    """A deployment's group over one call of loadgen: made before it, asked after it."""
+
+    def __init__(self, endpoint: dict[str, Any], reader: Read = read_local, writer: Write = write_local) -> None:
+        """Read the counts."""
+        self._group, self._read, self._write = group_of(endpoint), reader, writer
+        self._peak_since = SINCE_START
+        self._before = usage(self._group, reader)
+
+    def reset_peak(self) -> Watch:
+        """Let the recorded peak be that of this call, where the kernel can."""
+        self._peak_since = reset_peak(self._group, self._write)
+        return self
+
+    def exceeded(self, gone: list[str]) -> str:
+        """Say that the system exceeded its memory since; see `exceeded`."""
+        return exceeded(self._group, self._before, usage(self._group, self._read), gone)
+
+    def record(self) -> dict[str, Any]:
+        """Build the entry of environment.json; see `record`."""
+        after = usage(self._group, self._read)
+        return {**record(self._group, after, self._peak_since), "peak_before_bytes": self._before.get("peak_bytes")}
 
 
 def _number(text: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 import uuid
@@ -119,7 +120,7 @@ print(sorted(os.sched_getaffinity(0)))
 def test_servers_share_a_group_that_goes_with_the_last_one() -> None:
     asked = wanted()
     groups = []
-    servers = []
+    servers: list[subprocess.Popen[bytes]] = []
     for _ in range(2):
         groups.append(control_groups.ensure(asked))
         command = control_groups.command_in(groups[-1], ["/bin/sleep", "60"], f"server{len(servers)}")
@@ -337,8 +338,6 @@ def test_version_2_under_systemd_asks_for_a_slice(tmp_path: Path, user: int, fla
 
 def linger(place: Path, user: int) -> None:
     """Lets a user's manager outlive his sessions, whatever name he has here."""
-    import pwd
-
     names = [entry.pw_name for entry in pwd.getpwall() if entry.pw_uid == user] or [str(user)]
     (place / "var/lib/systemd/linger").mkdir(parents=True)
     (place / "var/lib/systemd/linger" / names[0]).touch()
@@ -364,18 +363,18 @@ def test_an_outer_limit_of_version_2_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mountinfo", "controllers", "systemd", "user", "message"),
+    ("mountinfo", "controllers", "user", "message"),
     [
-        ("", "", False, 0, "no control group hierarchy is mounted"),
-        (V2_MOUNTS, "cpuset pids", False, 0, "offers no memory controller, only: cpuset pids"),
-        (V1_MOUNTS, "", False, 1000, "version 1 need root, this is user 1000"),
-        (V2_MOUNTS, "memory", True, 987654, "loginctl enable-linger 987654"),
+        ("", "", 0, "no control group hierarchy is mounted"),
+        (V2_MOUNTS, "cpuset pids", 0, "offers no memory controller, only: cpuset pids"),
+        (V1_MOUNTS, "", 1000, "version 1 need root, this is user 1000"),
+        (V2_MOUNTS, "memory", 987654, "loginctl enable-linger 987654"),
     ],
 )
 def test_where_memory_cannot_be_limited_it_is_said_what_to_do(
-    tmp_path: Path, mountinfo: str, controllers: str, systemd: bool, user: int, message: str
+    tmp_path: Path, mountinfo: str, controllers: str, user: int, message: str
 ) -> None:
-    node = Node(tree(tmp_path, mountinfo, controllers, systemd), user=user)
+    node = Node(tree(tmp_path, mountinfo, controllers, systemd=True), user=user)
     with pytest.raises(ControlGroupError, match=message) as caught:
         control_groups.ensure(wanted(), node)
     assert "memory_enforced: false" in str(caught.value)

@@ -126,7 +126,7 @@ def test_a_watch_keeps_the_peak_of_before() -> None:
         files[path] = "1000\n"
         return True
 
-    watch = Watch({"control_group": group(1)}, lambda path: files.get(path), write).reset_peak()
+    watch = Watch({"control_group": group(1)}, files.get, write).reset_peak()
     files["/g/memory.oom_control"] = "oom_kill 2\n"
     recorded = watch.record()
     assert (recorded["peak_before_bytes"], recorded["used"]["peak_bytes"]) == (181927936, 1000)

@@ -37,7 +37,8 @@ REMOVE_TIMEOUT_S = 10.0
 POLL_INTERVAL_S = 0.02
 COMMAND_TIMEOUT_S = 30.0
 NOT_WANTED = "memory_enforced is false in the inventory"
-REMEDY = "or set memory_enforced: false in the inventory: the run is then marked as not enforced"
+AS_ROOT = "run as root, with a writable /sys/fs/cgroup"
+WITHOUT = "or set memory_enforced: false in the inventory: the run is then marked as not enforced"
 
 # Writes its own process id into the files before "--", then becomes the server, in the same process.
 JOIN_SCRIPT = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
@@ -66,6 +67,11 @@ FILES: dict[int, dict[str, str]] = {
 
 class ControlGroupError(Exception):
     """A control group cannot be had, or does not hold; the message says what, with which value, and what to do."""
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        """Joins both to one message; with a remedy, the other way out is named too."""
+        self.problem, self.remedy = problem, f"{remedy}, {WITHOUT}" if remedy else ""
+        super().__init__(f"{problem}: {self.remedy}" if remedy else problem)
 
 
 def run_command(command: list[str]) -> str:
@@ -199,7 +205,7 @@ def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ControlGroupError(f'cannot write "{text}" to {path}: {error.strerror}; {REMEDY}') from error
+        raise ControlGroupError(f'cannot write "{text}" to {path}: {error.strerror}', AS_ROOT) from error
 
 
 # -- which kind the node has -------------------------------------------------------------------------------------
@@ -225,20 +231,16 @@ def detect(node: Node) -> Kind:
     old, unified = mounts(node)
     if "memory" in old:
         if node.user != 0:
-            raise ControlGroupError(
-                f"control groups of version 1 need root, this is user {node.user}: run as root, {REMEDY}"
-            )
+            raise ControlGroupError(f"control groups of version 1 need root, this is user {node.user}", AS_ROOT)
         why = "" if "cpuset" in old else "no cpuset hierarchy is mounted"
         return Kind(V1, old["memory"], old.get("cpuset"), "system" if node.systemd else "", why)
     if unified is None:
-        raise ControlGroupError(
-            f"no control group hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup, {REMEDY}"
-        )
+        raise ControlGroupError("no control group hierarchy is mounted", "mount -t cgroup2 none /sys/fs/cgroup")
     offered = read(unified / "cgroup.controllers").split()
     if "memory" not in offered:
         raise ControlGroupError(
-            f"{unified}/cgroup.controllers offers no memory controller, only: {' '.join(offered) or 'nothing'};"
-            f" cgroup_disable=memory on the kernel's command line takes it away: enable it, {REMEDY}"
+            f"{unified}/cgroup.controllers offers no memory controller, only: {' '.join(offered) or 'nothing'}",
+            "enable it (the kernel's command line may hold cgroup_disable=memory)",
         )
     cpuset = unified if "cpuset" in offered else None
     why = "" if cpuset else f"{unified}/cgroup.controllers offers no cpuset controller"
@@ -248,7 +250,7 @@ def detect(node: Node) -> Kind:
             require_linger(node)
         return Kind(V2, unified, cpuset, manager, why)
     if node.user != 0 and not os.access(unified, os.W_OK):
-        raise ControlGroupError(f"user {node.user} may not make groups in {unified}: run as root, {REMEDY}")
+        raise ControlGroupError(f"user {node.user} may not make groups in {unified}", AS_ROOT)
     return Kind(V2, unified, cpuset, "", why)
 
 
@@ -260,8 +262,8 @@ def require_linger(node: Node) -> None:
         user = str(node.user)
     if not node.path(f"/var/lib/systemd/linger/{user}").exists():
         raise ControlGroupError(
-            f"the servers would end with the last session of {user}: run `loginctl enable-linger {user}` once as root,"
-            f" or deploy as root, {REMEDY}"
+            f"the servers would end with the last session of {user}",
+            f"run `loginctl enable-linger {user}` once as root, or deploy as root",
         )
 
 
@@ -310,10 +312,7 @@ def make_directory(path: Path) -> None:
             path.rmdir()
         path.mkdir(exist_ok=True)
     except OSError as error:
-        raise ControlGroupError(
-            f"cannot make the control group {path}: {error.strerror}: run as root, in a container with a writable"
-            f" /sys/fs/cgroup, {REMEDY}"
-        ) from error
+        raise ControlGroupError(f"cannot make the control group {path}: {error.strerror}", AS_ROOT) from error
 
 
 def swap(node: Node) -> bool:
@@ -364,10 +363,11 @@ def pass_on(parent: Path, controller: str) -> None:
     try:
         (parent / "cgroup.subtree_control").write_text(f"+{controller}", encoding="ascii")
     except OSError as error:
-        held = " (a group that holds processes cannot pass controllers on: a container's top group, for one; move its"
-        why = f"{held} processes to a child group first)" if error.errno == errno.EBUSY else ""
+        remedy = AS_ROOT
+        if error.errno == errno.EBUSY:  # "no internal processes": the top group of a container, for one
+            remedy = f"move the processes of {parent} to a child group first"
         raise ControlGroupError(
-            f"{parent} does not pass on the {controller} controller: {error.strerror}{why}, {REMEDY}"
+            f"{parent} does not pass on the {controller} controller: {error.strerror}", remedy
         ) from error
 
 
@@ -493,13 +493,15 @@ def remove(group: Group, node: Node | None = None) -> bool:
     node = node or Node()
     if not group.enforced or not group.directories:
         return True
-    if group.version == V2 and group.manager:
-        if members(Path(group.directories[0])):
+    if group.manager:
+        if any(members(Path(directory)) for directory in group.directories):
             return False
         ask, unit = systemctl(group.manager), f"{group.unit}.slice"
-        node.run([*ask, "stop", unit])
-        node.run([*ask, "revert", unit])  # forgets the limits too
-        return True
+        node.run([*ask, "stop", f"{group.unit}-*.scope"])  # they end with their servers, but not at once
+        if group.version == V2:
+            node.run([*ask, "stop", unit])
+            node.run([*ask, "revert", unit])  # forgets the limits too
+            return True
     gone = [remove_directory(Path(directory)) for directory in reversed(group.directories)]  # each, whatever the others
     return all(gone)
 

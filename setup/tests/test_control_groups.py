@@ -333,7 +333,8 @@ def test_version_2_under_systemd_asks_for_a_slice(tmp_path: Path, user: int, fla
         f" --description=anticache-eval: mysqld --slice={unit} -- /bin/server"
     )
     assert control_groups.remove(made, node)
-    assert systemctl.commands[-2:] == [f"systemctl{flag} stop {unit}", f"systemctl{flag} revert {unit}"]
+    stopped = [f"stop {asked.unit}-*.scope", f"stop {unit}", f"revert {unit}"]
+    assert systemctl.commands[-3:] == [f"systemctl{flag} {what}" for what in stopped]
 
 
 def linger(place: Path, user: int) -> None:

@@ -34,7 +34,8 @@ IO_URING_PARAMS_BYTES = 120
 DIRECT_IO_BYTES = 4096
 
 sys.path.insert(0, str(ROOT / "ansible" / "module_utils"))
-import daemons  # noqa: E402  (the repository's own, beside the roles that start the servers)
+import control_groups  # noqa: E402  (the repository's own, beside the roles that start the servers)
+import daemons  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,20 @@ def check_huge_pages(setting: str | None) -> Finding:
     return Finding("ok", "huge pages", f"transparent: {chosen.group(1) if chosen else 'not there'}")
 
 
+def check_control_groups(node: control_groups.Node) -> Finding:
+    """Whether a deployment's memory can be limited; it is not tried, so a container may still refuse."""
+    subject = "control groups"
+    try:
+        kind = control_groups.detect(node)
+    except control_groups.ControlGroupError as error:
+        return Finding("FAIL", subject, f"memory cannot be limited: {error.problem}", error.remedy)
+    by = f"systemd's {kind.manager} manager" if kind.manager else "directories"
+    described = f"version {kind.version}, by {by}: memory can be limited"
+    if kind.cpuset is None:
+        return Finding("warn", subject, described, f"{kind.why_no_cpuset}: CPU sets are the servers' affinity alone")
+    return Finding("ok", subject, f"{described}, and CPUs")
+
+
 def check_emulated_disk() -> Finding:
     """What the emulated disk needs; DISK=none does not."""
     remedy = "load them (modprobe fuse loop), or measure on the machine's own disk: make smoke DISK=none"
@@ -321,6 +336,7 @@ def findings(root: Path) -> Iterable[Finding]:
     yield check_governor({read(str(path)) or "unknown" for path in governor_files})
     yield check_load(os.getloadavg()[0], len(os.sched_getaffinity(0)))
     yield check_huge_pages(read("/sys/kernel/mm/transparent_hugepage/enabled"))
+    yield check_control_groups(control_groups.Node())
     yield check_emulated_disk()
 
 

@@ -15,14 +15,23 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import control_groups
+else:
+    try:  # as a part of an Ansible module
+        from ansible.module_utils import control_groups
+    except ImportError:  # from setup/, which puts this directory on the path
+        import control_groups
 
 POLL_INTERVAL_S = 0.02
 LOG_TAIL_LINES = 20
@@ -48,6 +57,7 @@ class Daemon:
     config_files: list[Path] = field(default_factory=list)  # a change of their content means a restart
     cpus: list[int] = field(default_factory=list)  # CPUs that it may use; empty: any
     token: str = ""  # anything else whose change means a restart
+    control_group: dict[str, Any] = field(default_factory=dict)  # class Wanted of control_groups; empty: none
     ready_line: str = ""  # text that the log must hold before the server counts as ready; empty: the port is enough
     start_timeout_s: float = 60.0
 
@@ -83,7 +93,8 @@ class Daemon:
         digest = hashlib.sha256()
         binary = Path(self.argv[0])
         status = binary.stat() if binary.exists() else None
-        identity = [self.argv, self.cpus, self.token, [status.st_size, status.st_mtime_ns] if status else None]
+        built = [status.st_size, status.st_mtime_ns] if status else None
+        identity = [self.argv, self.cpus, self.token, self.control_group, built]
         digest.update(json.dumps(identity).encode())
         for path in self.config_files:
             digest.update(path.read_bytes() if path.exists() else b"absent")
@@ -218,14 +229,20 @@ def is_ready(daemon: Daemon, pid: int) -> bool:
     return daemon.ready_line in daemon.log_path.read_text(encoding="utf-8", errors="replace")
 
 
-def spawn(daemon: Daemon) -> subprocess.Popen[bytes]:
-    """Starts the process in its own session, on its CPUs, with a fresh log (the previous one is kept aside)."""
+def spawn(daemon: Daemon, group: control_groups.Group | None = None) -> subprocess.Popen[bytes]:
+    """Starts the process in its session, group and CPU set, with a fresh log (the previous one is kept aside)."""
+    argv = daemon.argv
+    if group is not None:
+        if not shutil.which(argv[0]):  # else the failure would be that of the shell that joins the group
+            found = "is not executable" if Path(argv[0]).exists() else os.strerror(errno.ENOENT)
+            raise DaemonError(f"{daemon.name}: cannot run {argv[0]}: {found}")
+        argv = control_groups.command_in(group, argv, daemon.name)
     if daemon.log_path.exists():
         daemon.log_path.replace(daemon.log_path.with_suffix(".previous.log"))
     with daemon.log_path.open("wb") as log, pinned(daemon):
         try:
             return subprocess.Popen(
-                daemon.argv,
+                argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -234,7 +251,7 @@ def spawn(daemon: Daemon) -> subprocess.Popen[bytes]:
                 close_fds=True,
             )
         except OSError as error:
-            raise DaemonError(f"{daemon.name}: cannot run {daemon.argv[0]}: {error.strerror}") from error
+            raise DaemonError(f"{daemon.name}: cannot run {argv[0]}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -270,13 +287,46 @@ def start(daemon: Daemon) -> tuple[bool, int]:
         raise DaemonError(f"{daemon.name} runs as process {state['pid']} with another configuration: stop it first")
     require_free_port(daemon)
     daemon.directory.mkdir(parents=True, exist_ok=True)
-    process = spawn(daemon)
-    write_state(daemon, process.pid)
-    wait_until_ready(daemon, process)
+    group = control_group_of(daemon)
+    try:
+        process = spawn(daemon, group)
+    except DaemonError:
+        release(group)
+        raise
+    write_state(daemon, process.pid, group)
+    wait_until_ready(daemon, process, group)
     return True, process.pid
 
 
-def write_state(daemon: Daemon, pid: int) -> None:
+def control_group_of(daemon: Daemon) -> control_groups.Group | None:
+    """The group that the daemon is to join, made if need be; None when it has none."""
+    if not daemon.control_group:
+        return None
+    try:
+        return control_groups.ensure(control_groups.Wanted.from_options(daemon.control_group))
+    except control_groups.ControlGroupError as error:
+        raise DaemonError(f"{daemon.name}: {error}") from error
+
+
+def release(group: control_groups.Group | None) -> None:
+    """Removes a daemon's group unless another server is still in it."""
+    if group is not None:
+        try:
+            control_groups.remove(group)
+        except control_groups.ControlGroupError as error:
+            raise DaemonError(str(error)) from error
+
+
+def group_of_state(state_path: Path) -> control_groups.Group | None:
+    """The group that a state file names, whether its daemon runs or not."""
+    try:
+        state = json.loads(state_path.read_text(encoding="utf-8"))
+        return control_groups.Group(**state["control_group"]) if state.get("control_group") else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_state(daemon: Daemon, pid: int, group: control_groups.Group | None = None) -> None:
     """Records what was started, before it is ready: a start that is interrupted can still be stopped."""
     state = {
         "name": daemon.name,
@@ -287,6 +337,7 @@ def write_state(daemon: Daemon, pid: int) -> None:
         "listen": daemon.listen,
         "log": str(daemon.log_path),
         "argv": daemon.argv,
+        "control_group": asdict(group) if group is not None else None,
     }
     temporary = daemon.state_path.with_suffix(".tmp")
     temporary.write_text(json.dumps(state, indent=1), encoding="utf-8")
@@ -294,22 +345,36 @@ def write_state(daemon: Daemon, pid: int) -> None:
     daemon.pid_path.write_text(f"{pid}\n", encoding="ascii")
 
 
-def wait_until_ready(daemon: Daemon, process: subprocess.Popen[bytes]) -> None:
+def wait_until_ready(
+    daemon: Daemon, process: subprocess.Popen[bytes], group: control_groups.Group | None = None
+) -> None:
     """Returns when the daemon is ready; raises DaemonError, leaving nothing running, when it ends or takes too long."""
     began_s = time.monotonic()
     while not is_ready(daemon, process.pid):
         waited_s = time.monotonic() - began_s
-        problem = ""
         if process.poll() is not None:
-            problem = f"ended with {describe_exit(process.returncode)} after {waited_s:.1f} s"
-        elif waited_s > daemon.start_timeout_s:
-            process.kill()
-            process.wait()
-            problem = f"was not ready on {daemon.listen} after {waited_s:.0f} s and was ended"
-        if problem:
-            forget(daemon.state_path)
-            raise DaemonError(f"{daemon.name} {problem}. Log: {daemon.log_path}; its end:\n{log_tail(daemon.log_path)}")
+            fail_start(daemon, process, group, f"ended with {describe_exit(process.returncode)} after {waited_s:.1f} s")
+        if waited_s > daemon.start_timeout_s:
+            fail_start(daemon, process, group, f"was not ready on {daemon.listen} after {waited_s:.0f} s and was ended")
         time.sleep(POLL_INTERVAL_S)
+    if group is not None:
+        try:
+            control_groups.require_member(group, process.pid, daemon.name)
+        except control_groups.ControlGroupError as error:
+            fail_start(daemon, process, group, f"was ended: {error}")
+
+
+def fail_start(
+    daemon: Daemon, process: subprocess.Popen[bytes], group: control_groups.Group | None, problem: str
+) -> NoReturn:
+    """Leaves nothing running and raises DaemonError; memory that was exceeded comes first, for it is the reason."""
+    process.kill()
+    process.wait()
+    reason = control_groups.exceeded(group, daemon.name) if group is not None else ""
+    release(group)
+    forget(daemon.state_path)
+    said = f"{reason}; {daemon.name} {problem}" if reason else f"{daemon.name} {problem}"
+    raise DaemonError(f"{said}. Log: {daemon.log_path}; its end:\n{log_tail(daemon.log_path)}")
 
 
 def describe_exit(returncode: int) -> str:
@@ -328,9 +393,10 @@ def stop(state_path: Path, timeout_s: float) -> bool:
 
     Raises DaemonError when it had to be killed: its data directory is then not cleanly closed.
     """
-    state = running_state(state_path)
+    state, group = running_state(state_path), group_of_state(state_path)
     if state is None:
         forget(state_path)
+        release(group)
         return False
     pid = int(str(state["pid"]))
     signal_process(pid, signal.SIGTERM)
@@ -340,12 +406,14 @@ def stop(state_path: Path, timeout_s: float) -> bool:
             signal_process(pid, signal.SIGKILL)
             tail = log_tail(Path(str(state["log"])))
             forget(state_path)
+            release(group)
             raise DaemonError(
                 f"{state['name']} (process {pid}) did not end within {timeout_s:.0f} s of SIGTERM and was killed; "
                 f"its data may need recovery. Log: {state['log']}; its end:\n{tail}"
             )
         time.sleep(POLL_INTERVAL_S)
     forget(state_path)
+    release(group)
     return True
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import control_groups
 import pytest
 
 import doctor
@@ -162,3 +163,21 @@ def test_huge_pages_show_the_chosen_setting() -> None:
 
 def test_no_servers_of_ours_in_an_empty_directory(tmp_path: Path) -> None:
     assert doctor.check_stale_servers(tmp_path).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("controllers", "level", "words"),
+    [
+        ("cpuset memory", "ok", "version 2, by directories: memory can be limited, and CPUs"),
+        ("memory", "warn", "affinity alone"),
+        ("pids", "FAIL", "or set memory_enforced: false in the inventory"),
+    ],
+)
+def test_control_groups(tmp_path: Path, controllers: str, level: str, words: str) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cgroup.controllers").write_text(controllers)
+    finding = doctor.check_control_groups(control_groups.Node(tmp_path, user=0))
+    assert finding.level == level
+    assert words in finding.line()

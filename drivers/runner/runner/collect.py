@@ -50,6 +50,7 @@ MEASURED = (
     "verify_failed",
     "client_cpu_share",
     "memory_peak_bytes",
+    "memory_anonymous_bytes",
 )
 """The columns that hold a measurement: a failed trial has none, whatever loadgen had counted until then."""
 
@@ -93,7 +94,9 @@ SCHEMA = pa.DataFrameSchema(
         "verify_failed": _integer(),
         "client_cpu_share": _number(),
         "memory_budget_bytes": _integer(),
+        "memory_limit_bytes": _integer(),  # empty: not enforced
         "memory_peak_bytes": _integer(),
+        "memory_anonymous_bytes": _integer(),
         # under which settings
         "records": _integer(),
         "fields": _integer(),
@@ -212,6 +215,7 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         **_workload(spec["ycsb"]),
         **(_measured(result, environment) if result["status"] != "failed" else {}),
         **_settings(deployment["values"]),
+        "memory_limit_bytes": environment.get("control_group", {}).get("limit_bytes"),
     }
 
 
@@ -249,6 +253,8 @@ def _measured(result: dict[str, Any], environment: dict[str, Any]) -> dict[str, 
     for name in ("mean", "p50", "p95", "p99", "p999", "max"):
         measured[f"latency_us_{name}"] = latency.get(name)
     measured["memory_peak_bytes"] = _memory_peak(environment)
+    used = environment.get("control_group", {}).get("used", {})
+    measured["memory_anonymous_bytes"] = used.get("anonymous_bytes")
     return measured
 
 
@@ -266,6 +272,12 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _memory_peak(environment: dict[str, Any]) -> int | None:
-    """Add up the peaks of the servers' processes: an upper bound of the peak of their sum."""
+    """Return the peak of the control group: anonymous memory and page cache, as the limit counts them.
+
+    Without one: the sum of the peaks of the servers' processes, an upper bound of the peak of their sum.
+    """
+    peak = environment.get("control_group", {}).get("used", {}).get("peak_bytes")
+    if peak is not None:
+        return int(peak)
     processes = environment.get("memory", {}).get("processes", {})
     return sum(p["peak_bytes"] for p in processes.values()) if processes else None

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner import driver, identity, machine, stats
+from runner import control_group, driver, identity, machine, stats
 from runner.deploy import Ansible, DeployError, deployment_file, save
 from runner.disk import Disk
 from runner.errors import RunError
@@ -152,6 +152,9 @@ class Sweep:
         self._play("deploy", values, place)
         endpoint = self._tools.ansible.endpoint(deployment)
         self._servers = machine.processes(endpoint.get("pids", {}))
+        if warning := control_group.warning(control_group.group_of(endpoint)):
+            self._progress.say(f"warning: {warning}")
+            self._run.add_warnings([warning])
         return endpoint
 
     def _play(self, name: str, values: dict[str, Any], place: Path, cancellable: bool = True) -> None:
@@ -163,6 +166,7 @@ class Sweep:
         spec = loadgen_spec(workload, first, workload.experiment.seed, self._tools.cpus)
         spec |= {"system": system, "endpoint": endpoint, "schema": str(workload.schema.resolve())}
         limit_s = LOAD_LIMIT_S + workload.values.records / LOAD_RECORDS_PER_S
+        memory = control_group.Watch(endpoint)
         outcome = driver.call(
             self._tools.loadgen,
             verb,
@@ -174,6 +178,7 @@ class Sweep:
         )
         if outcome.stopped or outcome.exit_code != 0:
             why = outcome.stopped or outcome.last_line or f"exit code {outcome.exit_code}"
+            why = memory.exceeded(machine.dead(self._servers)) or why
             self._keep_logs(endpoint, place)
             raise RunError(f"loadgen {verb} failed: {why}; log: {place / f'loadgen-{verb}.log'}")
 
@@ -203,6 +208,7 @@ class Sweep:
             write_json(directory / "spec.json", self._spec_record(trial, deployment))
             started, load = datetime.now(UTC), os.getloadavg()
             unreset = machine.reset_memory_peaks(pids)
+            group = control_group.Watch(endpoint).reset_peak()
             limit_s = trial.spec["warmup_s"] + trial.spec["measure_s"]
             limit_s += driver.TRIAL_SLACK_S + 0.5 * limit_s
             outcome = driver.call(
@@ -218,9 +224,12 @@ class Sweep:
             memory = machine.memory_of(pids)
             dead = machine.dead(self._servers)
             result = judge(directory, outcome, dead, pids, trial.spec["measure_s"])
+            if exceeded := group.exceeded(dead):
+                result |= {"status": "failed", "reason": exceeded}
             write_json(directory / "result.json", result)
             environment = self._environment(endpoint, result, started, load)
             environment["memory"] = {"processes": memory, "peak_not_reset": unreset}
+            environment["control_group"] = group.record()
             write_json(directory / "environment.json", environment)
             if result["status"] == "failed":
                 self._keep_logs(endpoint, directory)
@@ -229,7 +238,7 @@ class Sweep:
             self._record_failure(trial, disk_reason(error), place)
             return not machine.dead(self._servers)
         self._report(trial, result)
-        return not dead
+        return not dead and not exceeded
 
     def _spec_record(self, trial: Trial, deployment: Deployment) -> dict[str, Any]:
         return {"format": 2, "run": self._run.name, **trial.record(), "deployment": asdict(deployment)}

@@ -5,6 +5,7 @@ The tests build on each other in order and share one node directory, with ports 
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -182,3 +183,28 @@ def test_a_second_call_runs_nothing(bench: Bench) -> None:
         "run", "--scale", "tiny", "--systems", "mysql", "--where", "data_memory_ratio=2", "--no-figures", *INTO
     )
     assert "0 trials to do" in done.stdout
+
+
+def test_a_system_that_needs_more_than_its_limit_fails_with_that_reason(bench: Bench, tmp_path: Path) -> None:
+    """MySQL takes about 40 MB beside its buffer pool; with an allowance of 8 MB the kernel ends it."""
+    small = copy.copy(bench)
+    small.results = tmp_path / "results"
+    small.variables = {**bench.variables, "memory_allowance_bytes": "8000000"}
+    done = small.call("run", "--scale", "tiny", "--systems", "mysql", "--where", "data_memory_ratio=2", "--no-figures")
+    assert done.returncode == 3, done.stdout + done.stderr
+    row = small.table().iloc[0]
+    assert row["status"] == "failed"
+    assert "mysqld exceeded its memory: limit " in row["reason"], row["reason"]
+    assert "+ allowance 8000000; oom_kill 1" in row["reason"], row["reason"]
+
+
+def test_what_was_enforced_stands_with_every_trial(bench: Bench) -> None:
+    groups = {e["endpoint"]["system"]: e["control_group"] for e in bench.records("environment.json") if e["endpoint"]}
+    assert set(groups) == set(SYSTEMS)
+    assert all(group["enforced"] and group["cpuset"] for group in groups.values()), groups
+    by_budget = {(g["budget_bytes"], g["allowance_bytes"], g["limit_bytes"]) for g in groups.values()}
+    assert len(by_budget) == len({budget for budget, _, _ in by_budget}), "the same limit for every system"
+    table = bench.table()
+    measured = table[table["status"].isin(["ok", "invalid"])]
+    assert (measured["memory_peak_bytes"] <= measured["memory_limit_bytes"]).all()
+    assert (measured["memory_anonymous_bytes"] <= measured["memory_peak_bytes"]).all()

@@ -10,11 +10,13 @@ import dataclasses
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import control_groups
 import pytest
 from rich.console import Console
 
@@ -46,6 +48,7 @@ class Node:
         self.lifetimes_s: list[str] = []  # of the servers of the coming deployments; then for good
         self.refuse: list[str] = []  # messages of coming deployments that fail
         self.server: subprocess.Popen[bytes] | None = None
+        self.group: control_groups.Group | None = None  # of the servers, which then grow at the end of their life
 
     def play(self, name: str, _values: dict[str, Any], log: Path, cancellable: bool = True) -> None:
         self.plays.append(name)
@@ -57,13 +60,18 @@ class Node:
         if self.refuse and (message := self.refuse.pop(0)):
             raise DeployError(message)
         lifetime = self.lifetimes_s.pop(0) if self.lifetimes_s else "600"
-        self.server = subprocess.Popen(["sleep", lifetime])
+        command = ["sleep", lifetime]
+        if self.group is not None:
+            grow = f"import time; time.sleep({lifetime}); held = bytearray(200 << 20); time.sleep(600)"
+            command = control_groups.command_in(self.group, [sys.executable, "-c", grow], "sleepd")
+        self.server = subprocess.Popen(command)
 
     def endpoint(self, _deployment: Deployment) -> dict[str, Any]:
         assert self.server is not None
         log = self.node_root / "server.log"
         log.write_text("line 1\nassertion failed: the server's last words\n")
-        return {"adapter": "null", "pids": {"sleepd": self.server.pid}, "logs": [str(log)]}
+        group = {"control_group": self.group.endpoint()} if self.group is not None else {}
+        return {"adapter": "null", "pids": {"sleepd": self.server.pid}, "logs": [str(log)], **group}
 
     def stop(self) -> None:
         if self.server is not None:
@@ -156,6 +164,48 @@ def test_a_server_that_dies_fails_its_trial_and_is_deployed_again(sweep: Execute
     assert "server died" in printed
     again, _, _ = sweep()
     assert (again.ok, again.failed) == (1, 0), "only the failed one is run again"
+
+
+@pytest.fixture
+def limited(node: Node) -> Iterator[Node]:
+    """The node with a control group of 64 MiB for its servers."""
+    wanted = control_groups.Wanted(f"sweep {node.node_root}", 16 << 20, 48 << 20)
+    try:
+        node.group = control_groups.ensure(wanted)
+    except control_groups.ControlGroupError as error:
+        pytest.skip(str(error))
+    yield node
+    node.stop()
+    assert control_groups.remove(node.group)
+
+
+def test_a_server_that_exceeds_its_memory_fails_its_trial_with_that_reason(
+    sweep: Execute, plan: Plan, limited: Node
+) -> None:
+    limited.lifetimes_s = ["0.25"]
+    summary, run, _ = sweep()
+    assert (summary.ok, summary.failed) == (3, 1)
+    directory = run.trial_path(plan.trials[0].hash)
+    assert read_json(directory / "result.json")["reason"] == (
+        "sleepd exceeded its memory: limit 67108864 bytes = budget 16777216 + allowance 50331648; oom_kill 1"
+    )
+    recorded = read_json(directory / "environment.json")["control_group"]
+    assert recorded["used"]["oom_kills"] == 1
+    assert recorded["enforced"]
+    table = collect.collect(run).set_index("status")
+    assert (table["memory_limit_bytes"] == 64 << 20).all()
+    assert table.loc[["failed"], "memory_peak_bytes"].isna().all()
+    measured = table.loc[["ok"]]
+    assert (measured["memory_anonymous_bytes"] > 1 << 20).all()
+    assert measured["memory_peak_bytes"].between(1 << 20, 64 << 20).all()
+    assert run.meta["warnings"] == ["the CPU set is the servers' affinity alone: the deployment names no CPUs"]
+
+
+def test_memory_that_is_not_enforced_is_said_and_kept_with_the_run(sweep: Execute) -> None:
+    _, run, printed = sweep()
+    assert "warning: memory is not enforced, only configured" in printed
+    assert "memory is not enforced" in run.meta["warnings"][0]
+    assert collect.collect(run)["memory_limit_bytes"].isna().all()
 
 
 def test_a_deployment_that_fails_fails_its_trials_only(sweep: Execute, node: Node) -> None:

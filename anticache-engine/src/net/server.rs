@@ -90,11 +90,7 @@ impl Server {
                     .map_err(StartError::system("set up an event loop"))?;
             loops.push(event_loop);
         }
-        let greeting = Greeting {
-            partitions: config.partitions,
-            procedures: procedures.names().into_iter().map(Into::into).collect(),
-            secret,
-        };
+        let greeting = Greeting { partitions: config.partitions, procedures: procedures.names(), secret };
         let stop = new_event()?;
         let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
             .map_err(StartError::system("set up the acceptor"))?;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +31,26 @@ def stop_servers(node_root: Path) -> list[str]:
         except daemons.DaemonError as error:
             problems.append(str(error))
     return problems
+
+
+def remove_firewall(node_root: Path) -> list[str]:
+    """Removes the nftables table that the role `firewall` noted under the node root; returns what went wrong."""
+    try:
+        table = (node_root / "firewall-table").read_text(encoding="ascii").strip()
+    except OSError:
+        return []
+    program = shutil.which("nft") or "/usr/sbin/nft"
+    command = [*(() if os.geteuid() == 0 else ("sudo", "-n")), program, "--file", "-"]
+    transaction = f"add table inet {table}\ndelete table inet {table}\n"
+    try:
+        done = subprocess.run(command, input=transaction, capture_output=True, text=True, check=False, timeout=60)
+        said = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    if said:
+        return [f"the firewall's table stays ({said}): remove it with `sudo nft delete table inet {table}`"]
+    print(f"clean: removed the nftables table {table}")
+    return []
 
 
 def size_bytes(path: Path) -> int:
@@ -56,6 +77,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
     options = parser.parse_args()
     problems = stop_servers(options.root / "var")
+    problems += remove_firewall(options.root / "var")
     for path in (options.root / "var", options.results / "runs", options.results / "latest"):
         remove(path)
     for problem in problems:

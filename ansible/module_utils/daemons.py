@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import ipaddress
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ LOG_TAIL_LINES = 20
 LOG_READ_BYTES = 64 * 1024
 ERROR_WORDS = re.compile(r"\b(error|fatal|panicked|failed|abort(ed|ing)?)\b", re.IGNORECASE)
 LISTEN_STATE = "0A"  # st column of /proc/net/tcp
+UNCONNECTED_STATE = "07"  # of /proc/net/udp: receives from anybody
 FIELDS_AFTER_NAME_STATE = 0
 FIELDS_AFTER_NAME_START_TICKS = 19  # field 22 of /proc/PID/stat; the first after the name is field 3
 
@@ -166,6 +169,46 @@ def holders_of_port(port: int) -> list[int]:
                 if any(str(entry.readlink()) in wanted for entry in (process / "fd").iterdir()):
                     holders.append(int(process.name))
     return sorted(holders)
+
+
+def local_address(text: str) -> tuple[str, int]:
+    """Address and port of a local_address column of /proc/net: words of four bytes in the machine's order, in hex."""
+    words, _, port = text.partition(":")
+    swapped = sys.byteorder == "little"
+    packed = b"".join(
+        bytes.fromhex(words[at : at + 8])[:: -1 if swapped else 1] for at in range(0, len(words), 8)
+    )
+    address = ipaddress.ip_address(packed)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address), int(port, 16)
+
+
+def listening_sockets(pid: int) -> list[tuple[str, str, int]]:
+    """Protocol, address and port of every socket on which a process can be reached over the network."""
+    held = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            held.add(str(entry.readlink()))
+    found = set()
+    tables = {"tcp": LISTEN_STATE, "tcp6": LISTEN_STATE, "udp": UNCONNECTED_STATE, "udp6": UNCONNECTED_STATE}
+    for table, state in tables.items():
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                columns = line.split()
+                if columns[3] == state and f"socket:[{columns[9]}]" in held:
+                    found.add((table.rstrip("6"), *local_address(columns[1])))
+    return sorted(found)
+
+
+def listens_elsewhere(daemon: Daemon, pid: int) -> list[str]:
+    """Every place but `daemon.listen` where the process can be reached, as protocol, address and port."""
+    host, port = split_address(daemon.listen)
+    allowed = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    return [
+        f"{protocol} {address}:{number}"
+        for protocol, address, number in listening_sockets(pid)
+        if protocol != "tcp" or number != port or address not in allowed
+    ]
 
 
 def describe_process(pid: int) -> str:
@@ -310,6 +353,15 @@ def wait_until_ready(daemon: Daemon, process: subprocess.Popen[bytes]) -> None:
             forget(daemon.state_path)
             raise DaemonError(f"{daemon.name} {problem}. Log: {daemon.log_path}; its end:\n{log_tail(daemon.log_path)}")
         time.sleep(POLL_INTERVAL_S)
+    elsewhere = listens_elsewhere(daemon, process.pid)
+    if elsewhere:
+        process.kill()
+        process.wait()
+        forget(daemon.state_path)
+        raise DaemonError(
+            f"{daemon.name} listens on {', '.join(elsewhere)} too and was ended: it may listen on {daemon.listen} only;"
+            f" look at its configuration. Log: {daemon.log_path}"
+        )
 
 
 def describe_exit(returncode: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 def mysql_native_hash(password: str) -> str:
     """What PASSWORD() of MySQL 4.1 to 5.6 returns: a star and the upper-case digits of SHA1(SHA1(password)).
 
-    With it the DB node gets accounts without ever holding a password; a password of 190 random bits is not found from it.
+    With it the DB node gets accounts without ever holding a password: from its hash, 190 random bits are not found.
     """
     # Not a choice of ours: the server knows nothing else.
     inner = hashlib.sha1(password.encode(), usedforsecurity=False).digest()

@@ -25,7 +25,7 @@ options:
     type: str
     required: true
   password_file:
-    description: File with its password, where the module runs. The password itself is no argument, so that none is logged.
+    description: File with its password, where the module runs. No password is an argument, so none is logged.
     type: path
     required: true
   expected:

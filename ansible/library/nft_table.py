@@ -82,13 +82,14 @@ def ruleset(name: str, ports: list[int], clients: list[str]) -> str:
         except ValueError as error:
             raise NftError(f'client address "{client}": {error}; names are not resolved, give addresses') from error
     listed = ", ".join(str(port) for port in sorted(set(ports)))
+    restricted = f"meta l4proto {{ tcp, udp }} th dport {{ {listed} }}"
     lines = [f"table inet {name} {{", "chain input {", "type filter hook input priority 0; policy accept;"]
     lines.append('iifname "lo" accept')
     for version, family in ((4, "ip"), (6, "ip6")):
         own = {str(network) for network in networks if network.version == version}
         if own:
-            lines.append(f"meta l4proto {{ tcp, udp }} th dport {{ {listed} }} {family} saddr {{ {', '.join(sorted(own))} }} accept")
-    lines += [f"meta l4proto {{ tcp, udp }} th dport {{ {listed} }} counter drop", "}", "}", ""]
+            lines.append(f"{restricted} {family} saddr {{ {', '.join(sorted(own))} }} accept")
+    lines += [f"{restricted} counter drop", "}", "}", ""]
     return "\n".join(lines)
 
 

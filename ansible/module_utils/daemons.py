@@ -175,9 +175,7 @@ def local_address(text: str) -> tuple[str, int]:
     """Address and port of a local_address column of /proc/net: words of four bytes in the machine's order, in hex."""
     words, _, port = text.partition(":")
     swapped = sys.byteorder == "little"
-    packed = b"".join(
-        bytes.fromhex(words[at : at + 8])[:: -1 if swapped else 1] for at in range(0, len(words), 8)
-    )
+    packed = b"".join(bytes.fromhex(words[at : at + 8])[:: -1 if swapped else 1] for at in range(0, len(words), 8))
     address = ipaddress.ip_address(packed)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address), int(port, 16)

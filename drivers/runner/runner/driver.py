@@ -56,8 +56,9 @@ def call(
 ) -> Outcome:
     """Run ``loadgen <verb>``, its messages in ``<directory>/loadgen-<verb>.log``.
 
-    The specification is kept in ``<directory>/loadgen-<verb>.json`` without secrets; the endpoint with them goes through
-    a pipe and stays nowhere. It is ended when it takes longer than `limit_s`, when `cancelled` says so, or when one of `servers` died.
+    The specification is kept in ``<directory>/loadgen-<verb>.json`` without secrets; the endpoint with them goes
+    through a pipe and stays nowhere. It is ended when it takes longer than `limit_s`, when `cancelled` says so, or when
+    one of `servers` died.
     """
     spec_file = directory / f"loadgen-{verb}.json"
     endpoint: dict[str, Any] = spec.get("endpoint", {})
@@ -87,10 +88,10 @@ def without_secrets(endpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hand_over(process: subprocess.Popen[bytes], endpoint: dict[str, Any]) -> None:
-    """Write the endpoint into the pipe, which holds more than it needs; a program that has ended already tells why itself."""
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-        pipe.write(json.dumps(endpoint).encode())
+    """Write the endpoint into the process's pipe; one that has ended already says why itself."""
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(endpoint).encode())
 
 
 def _watch(

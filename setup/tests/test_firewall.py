@@ -191,6 +191,15 @@ def test_the_client_gets_through_and_the_stranger_does_not(network: Network, tmp
     assert module(network)["changed"] is True
     assert network.reached_from("stranger", GLIMPSE_S) == {str(OTHER_PORT)}
 
+    var = tmp_path / "checkout" / "var"
+    var.mkdir(parents=True)
+    (var / "firewall-table").write_text((tmp_path / "firewall-table").read_text())
+    clean = (str(ROOT / "setup" / "clean.py"), "--root", str(var.parent), "--results", str(tmp_path / "results"))
+    done = run(*network.command("db", sys.executable, *clean))
+    assert "removed the nftables table anticache_eval" in done.stdout
+    assert "anticache_eval" not in network.tables()
+    assert module(network)["changed"] is True
+
     code, said = play(network, tmp_path, "remove")
     assert (code, "changed=2" in said) == (0, True), said
     assert network.reached_from("stranger", PATIENCE_S) == ALL

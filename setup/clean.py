@@ -55,6 +55,26 @@ def unmount_disk(node_root: Path, spindle: Path) -> list[str]:
     return problems
 
 
+def remove_firewall(node_root: Path) -> list[str]:
+    """Removes the nftables table that the role `firewall` noted under the node root; returns what went wrong."""
+    try:
+        table = (node_root / "firewall-table").read_text(encoding="ascii").strip()
+    except OSError:
+        return []
+    program = shutil.which("nft") or "/usr/sbin/nft"
+    command = [*(() if os.geteuid() == 0 else ("sudo", "-n")), program, "--file", "-"]
+    transaction = f"add table inet {table}\ndelete table inet {table}\n"
+    try:
+        done = subprocess.run(command, input=transaction, capture_output=True, text=True, check=False, timeout=60)
+        said = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    if said:
+        return [f"the firewall's table stays ({said}): remove it with `sudo nft delete table inet {table}`"]
+    print(f"clean: removed the nftables table {table}")
+    return []
+
+
 def size_bytes(path: Path) -> int:
     """Bytes that a file or a directory tree occupies on disk."""
     trees = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
@@ -79,7 +99,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
     options = parser.parse_args()
     node_root = options.root / "var"
-    problems = stop_servers(node_root)
+    problems = stop_servers(node_root) + remove_firewall(node_root)
     mounted = unmount_disk(node_root, ROOT / "target" / "release" / "spindle")
     for path in (*(() if mounted else (node_root,)), options.results / "runs", options.results / "latest"):
         remove(path)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pymysql
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.settings import differences
@@ -22,10 +24,10 @@ options:
     description: Account.
     type: str
     required: true
-  password:
-    description: Its password; empty for none.
-    type: str
-    default: ""
+  password_file:
+    description: File with its password, where the module runs. No password is an argument, so none is logged.
+    type: path
+    required: true
   expected:
     description: Variable name to value, as the server prints it.
     type: dict
@@ -41,7 +43,8 @@ EXAMPLES = r"""
 - name: Check the settings
   mysql_settings:
     address: 127.0.0.1:23061
-    user: root
+    user: terminals
+    password_file: var/secrets/local/mysql_terminals
     expected: {tx_isolation: SERIALIZABLE}
 """
 
@@ -75,7 +78,7 @@ def main() -> None:
         argument_spec={
             "address": {"type": "str", "required": True},
             "user": {"type": "str", "required": True},
-            "password": {"type": "str", "default": "", "no_log": True},
+            "password_file": {"type": "path", "required": True, "no_log": False},
             "expected": {"type": "dict", "default": {}},
             "assign": {"type": "dict", "default": {}},
         },
@@ -84,15 +87,16 @@ def main() -> None:
     options = module.params
     host, _, port = options["address"].rpartition(":")
     try:
+        password = Path(options["password_file"]).read_text(encoding="utf-8").strip()
         with (
             pymysql.connect(
-                host=host, port=int(port), user=options["user"], password=options["password"], connect_timeout=10
+                host=host, port=int(port), user=options["user"], password=password, connect_timeout=10
             ) as connection,
             connection.cursor() as cursor,
         ):
             changed = assign_variables(cursor, options["assign"], module.check_mode)
             actual = global_variables(cursor)
-    except (pymysql.MySQLError, ValueError) as error:
+    except (OSError, pymysql.MySQLError, ValueError) as error:
         module.fail_json(msg=f"MySQL at {options['address']} cannot be asked for its settings: {error}")
     problems = differences(options["expected"], actual)
     if problems:

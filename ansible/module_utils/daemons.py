@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import ipaddress
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -38,6 +40,7 @@ LOG_TAIL_LINES = 20
 LOG_READ_BYTES = 64 * 1024
 ERROR_WORDS = re.compile(r"\b(error|fatal|panicked|failed|abort(ed|ing)?)\b", re.IGNORECASE)
 LISTEN_STATE = "0A"  # st column of /proc/net/tcp
+UNCONNECTED_STATE = "07"  # of /proc/net/udp: receives from anybody
 FIELDS_AFTER_NAME_STATE = 0
 FIELDS_AFTER_NAME_START_TICKS = 19  # field 22 of /proc/PID/stat; the first after the name is field 3
 
@@ -177,6 +180,44 @@ def holders_of_port(port: int) -> list[int]:
                 if any(str(entry.readlink()) in wanted for entry in (process / "fd").iterdir()):
                     holders.append(int(process.name))
     return sorted(holders)
+
+
+def local_address(text: str) -> tuple[str, int]:
+    """Address and port of a local_address column of /proc/net: words of four bytes in the machine's order, in hex."""
+    words, _, port = text.partition(":")
+    swapped = sys.byteorder == "little"
+    packed = b"".join(bytes.fromhex(words[at : at + 8])[:: -1 if swapped else 1] for at in range(0, len(words), 8))
+    address = ipaddress.ip_address(packed)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address), int(port, 16)
+
+
+def listening_sockets(pid: int) -> list[tuple[str, str, int]]:
+    """Protocol, address and port of every socket on which a process can be reached over the network."""
+    held = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            held.add(str(entry.readlink()))
+    found = set()
+    tables = {"tcp": LISTEN_STATE, "tcp6": LISTEN_STATE, "udp": UNCONNECTED_STATE, "udp6": UNCONNECTED_STATE}
+    for table, state in tables.items():
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                columns = line.split()
+                if columns[3] == state and f"socket:[{columns[9]}]" in held:
+                    found.add((table.rstrip("6"), *local_address(columns[1])))
+    return sorted(found)
+
+
+def listens_elsewhere(daemon: Daemon, pid: int) -> list[str]:
+    """Every place but `daemon.listen` where the process can be reached, as protocol, address and port."""
+    host, port = split_address(daemon.listen)
+    allowed = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    return [
+        f"{protocol} {address}:{number}"
+        for protocol, address, number in listening_sockets(pid)
+        if protocol != "tcp" or number != port or address not in allowed
+    ]
 
 
 def describe_process(pid: int) -> str:
@@ -357,6 +398,13 @@ def wait_until_ready(
         if waited_s > daemon.start_timeout_s:
             fail_start(daemon, process, group, f"was not ready on {daemon.listen} after {waited_s:.0f} s and was ended")
         time.sleep(POLL_INTERVAL_S)
+    elsewhere = listens_elsewhere(daemon, process.pid)
+    if elsewhere:
+        problem = (
+            f"listens on {', '.join(elsewhere)} too and was ended: it may listen on {daemon.listen} only;"
+            " look at its configuration"
+        )
+        fail_start(daemon, process, group, problem)
     if group is not None:
         try:
             control_groups.require_member(group, process.pid, daemon.name)

@@ -65,6 +65,7 @@ fn config(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Path) -> 
         schema: schema(),
         data_dir: data_dir.to_owned(),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        secret_file: None,
         partitions: 1,
         cpus: Vec::new(),
         memory_budget_bytes: (records * 1250).max(64 << 20),

@@ -11,9 +11,11 @@ use rustix::net::SendFlags;
 use serde::Deserialize;
 
 use crate::net::frame::{
-    ANY_PARTITION, HELLO_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, REPLY_HEADER_BYTES, STATS_PROCEDURE, Status,
+    ANY_PARTITION, HELLO_HEAD_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, REPLY_HEADER_BYTES, STATS_PROCEDURE, Status,
     write_request,
 };
+use crate::net::handshake::Refusal;
+use crate::secret::{NONCE_BYTES, Secret, Side, from_hex, new_nonce};
 use crate::stats::add_up;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,6 +50,14 @@ pub enum ClientError {
         /// What is wrong.
         problem: String,
     },
+    /// One of the two sides does not know the secret of the other.
+    #[error("engine at {address}: {problem}")]
+    Secret {
+        /// The server's address.
+        address: SocketAddr,
+        /// Which, and what to do.
+        problem: &'static str,
+    },
     /// A call was not committed.
     #[error("{0}")]
     NotCommitted(String),
@@ -64,9 +74,17 @@ pub enum Reply<'reply> {
     Failed(&'reply str),
 }
 
+const WRONG_SECRET: &str = "it refuses this secret: give the one of its secret_file";
+const SECRET_WANTED: &str = "it wants a secret, and none is given here";
+const NO_SECRET: &str = "a secret is given here, but it asks for none: it runs without secret_file, or is another server; nothing was sent to it";
+const NO_PROOF: &str = "it cannot prove that it knows the secret: it is another server; nothing was sent to it";
+
+/// What the server says in a handshake: a challenge, a welcome, or an error.
 #[derive(Deserialize)]
 struct Welcome {
     error: Option<String>,
+    challenge: Option<String>,
+    proof: Option<String>,
     partitions: Option<u32>,
     procedures: Option<Vec<String>>,
 }
@@ -90,19 +108,28 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to every partition.
+    /// Connects to every partition of a server that has no secret.
     ///
     /// # Errors
-    /// When the server is not there, or speaks another version.
+    /// When the server is not there, speaks another version, or wants a secret.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
-        let (_, welcome) = greet(address, ANY_PARTITION)?;
+        Self::connect_with(address, None)
+    }
+
+    /// Connects to every partition. With a secret, server and client prove to each other that they know it, and a server that does not ask for
+    /// the proof is refused.
+    ///
+    /// # Errors
+    /// When the server is not there or speaks another version; [`ClientError::Secret`] when one side has a secret that the other does not know.
+    pub fn connect_with(address: SocketAddr, secret: Option<&Secret>) -> Result<Self, ClientError> {
+        let (_, welcome) = greet(address, ANY_PARTITION, secret)?;
         let missing = || ClientError::Protocol { address, problem: "its welcome is incomplete".to_owned() };
         let partitions = welcome.partitions.ok_or_else(missing)?;
         let names = welcome.procedures.ok_or_else(missing)?;
         let mut connections = Vec::new();
         for partition in 0..partitions {
             let partition = u16::try_from(partition).map_err(|_| missing())?;
-            let (stream, _) = greet(address, partition)?;
+            let (stream, _) = greet(address, partition, secret)?;
             let incoming = vec![0; READ_BUFFER_BYTES];
             connections.push(Connection { stream, outgoing: Vec::new(), sent: 0, incoming, filled: 0, outstanding: 0 });
         }
@@ -251,20 +278,47 @@ impl Client {
     }
 }
 
-/// Connects and exchanges hello and welcome.
-fn greet(address: SocketAddr, partition: u16) -> Result<(TcpStream, Welcome), ClientError> {
+/// Connects and does the handshake.
+fn greet(address: SocketAddr, partition: u16, secret: Option<&Secret>) -> Result<(TcpStream, Welcome), ClientError> {
     let connect = |source| ClientError::Connect { address, source };
+    let refuse = |problem| ClientError::Secret { address, problem };
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(connect)?;
     stream.set_nodelay(true).map_err(connect)?;
     stream.set_read_timeout(Some(CONNECT_TIMEOUT)).map_err(connect)?;
-    let mut hello = [0; HELLO_BYTES];
+    let nonce = new_nonce().map_err(connect)?;
+    let mut hello = [0; HELLO_HEAD_BYTES + NONCE_BYTES];
     hello[..4].copy_from_slice(&HELLO_MAGIC);
     hello[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
     hello[6..8].copy_from_slice(&partition.to_le_bytes());
+    hello[HELLO_HEAD_BYTES..].copy_from_slice(&nonce);
     stream.write_all(&hello).map_err(connect)?;
+    let answer = hear(&mut stream, address)?;
+    let welcome = match (secret, &answer.challenge) {
+        (None, None) => answer,
+        (None, Some(_)) => return Err(refuse(SECRET_WANTED)),
+        (Some(_), None) => return Err(refuse(NO_SECRET)),
+        (Some(secret), Some(challenge)) => {
+            let server_nonce = from_hex(challenge)
+                .ok_or_else(|| ClientError::Protocol { address, problem: "its challenge is malformed".to_owned() })?;
+            stream.write_all(&secret.proof(Side::Client, partition, &nonce, &server_nonce)).map_err(connect)?;
+            let welcome = hear(&mut stream, address)?;
+            let proof = welcome.proof.as_deref().and_then(from_hex).ok_or_else(|| refuse(NO_PROOF))?;
+            if !secret.verifies(&proof, Side::Server, partition, &nonce, &server_nonce) {
+                return Err(refuse(NO_PROOF));
+            }
+            welcome
+        }
+    };
+    stream.set_read_timeout(None).map_err(connect)?;
+    Ok((stream, welcome))
+}
+
+/// Reads one message of the handshake.
+fn hear(stream: &mut TcpStream, address: SocketAddr) -> Result<Welcome, ClientError> {
+    let connect = |source| ClientError::Connect { address, source };
+    let problem = |problem: String| ClientError::Protocol { address, problem };
     let mut length = [0; 4];
     stream.read_exact(&mut length).map_err(connect)?;
-    let problem = |problem: String| ClientError::Protocol { address, problem };
     let length = u32::from_le_bytes(length) as usize;
     if length > 1 << 20 {
         return Err(problem(format!("a welcome of {length} bytes: not an anticached server?")));
@@ -272,11 +326,13 @@ fn greet(address: SocketAddr, partition: u16) -> Result<(TcpStream, Welcome), Cl
     let mut text = vec![0; length];
     stream.read_exact(&mut text).map_err(connect)?;
     let welcome: Welcome = serde_json::from_slice(&text).map_err(|error| problem(format!("its welcome: {error}")))?;
-    if let Some(error) = welcome.error {
-        return Err(problem(error));
+    match welcome.error {
+        Some(error) if error == Refusal::Secret.to_string() => {
+            Err(ClientError::Secret { address, problem: WRONG_SECRET })
+        }
+        Some(error) => Err(problem(error)),
+        None => Ok(welcome),
     }
-    stream.set_read_timeout(None).map_err(connect)?;
-    Ok((stream, welcome))
 }
 
 impl Connection {

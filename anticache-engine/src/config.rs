@@ -53,6 +53,10 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Address to listen on.
     pub listen: SocketAddr,
+    /// File with the secret that clients must know, readable by its owner alone; without it anybody may connect, and `listen` must be a loopback
+    /// address.
+    #[serde(default)]
+    pub secret_file: Option<PathBuf>,
     /// Number of partitions, one thread each.
     #[serde(default = "one")]
     pub partitions: u32,
@@ -146,6 +150,11 @@ impl Config {
         let refuse = |key: &'static str, value: String, allowed: String| Err(StartError::Value { key, value, allowed });
         if !(1..=MAX_PARTITIONS).contains(&self.partitions) {
             return refuse("partitions", self.partitions.to_string(), format!("1 to {MAX_PARTITIONS}"));
+        }
+        if self.secret_file.is_none() && !self.listen.ip().is_loopback() {
+            let allowed =
+                "a loopback address, or any with a secret_file: without one, whoever reaches it may read and write";
+            return refuse("listen", self.listen.to_string(), allowed.to_owned());
         }
         if !(self.lru_sample_rate > 0.0 && self.lru_sample_rate <= 1.0) {
             return refuse("lru_sample_rate", self.lru_sample_rate.to_string(), "above 0, at most 1".to_owned());
@@ -269,6 +278,8 @@ mod tests {
             ("memory_budget_bytes", serde_json::json!(1000), "at least 16777216"),
             ("log_segment_bytes", serde_json::json!(10), "`log_segment_bytes` = 10"),
             ("cpus", serde_json::json!([0, 5000]), "`cpus` = 5000"),
+            ("listen", serde_json::json!("0.0.0.0:23063"), "`listen` = 0.0.0.0:23063: a loopback address"),
+            ("listen", serde_json::json!("[::]:23063"), "with a secret_file"),
             ("merge", serde_json::json!("half"), "unknown variant `half`"),
             ("blocksize", serde_json::json!(1), "unknown field `blocksize`"),
         ] {

@@ -22,6 +22,7 @@ pub mod io;
 pub mod net;
 pub mod partition;
 pub mod procedure;
+pub mod secret;
 pub mod stats;
 pub mod storage;
 pub mod txn;

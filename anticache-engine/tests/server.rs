@@ -1,79 +1,22 @@
 //! The server over loopback TCP: the native client, malformed frames, a full disk, graceful stop.
 #![allow(clippy::unwrap_used)] // a test that fails may panic
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anticache_engine::client::{Client, ClientError, Reply};
 use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION, write_request};
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use anticache_engine::secret::NONCE_BYTES;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+mod served;
+
+use served::{WATCHDOG, serve, stop, write_config};
 
 const RECORDS: i64 = 4000;
-
-/// A server that does not answer is killed after this time, so that the test that waits for it fails instead of waiting on.
-const WATCHDOG: Duration = Duration::from_secs(60);
-
-struct Served {
-    child: Child,
-    /// Held while the watchdog shall watch.
-    _watched: Sender<()>,
-    address: SocketAddr,
-    directory: tempfile::TempDir,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // Only a test that failed leaves it running.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn schema() -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas/ycsb.sql").display().to_string()
-}
-
-fn write_config(directory: &Path, changes: &serde_json::Value) -> std::path::PathBuf {
-    let mut config = serde_json::json!({
-        "schema": schema(), "data_dir": directory.join("data"), "listen": "127.0.0.1:0", "partitions": 2,
-        "memory_budget_bytes": 2 << 20, "eviction_block_bytes": 16384, "log_segment_bytes": 1 << 20,
-    });
-    for (key, value) in changes.as_object().unwrap() {
-        config[key] = value.clone();
-    }
-    let path = directory.join("anticached.json");
-    std::fs::write(&path, config.to_string()).unwrap();
-    path
-}
-
-/// `shell` is put before the server's command, to run it under a limit.
-fn serve(shell: &str, changes: &serde_json::Value) -> Served {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let config = write_config(directory.path(), changes);
-    let command = format!("{shell} exec \"$0\" serve --config \"$1\"");
-    let mut child = Command::new("sh")
-        .args(["-c", &command, env!("CARGO_BIN_EXE_anticached")])
-        .arg(&config)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().strip_prefix("anticached ready on ").expect("the ready line").parse().unwrap();
-    let (watched, ended) = channel();
-    let pid = Pid::from_child(&child);
-    std::thread::spawn(move || {
-        if ended.recv_timeout(WATCHDOG) == Err(RecvTimeoutError::Timeout) {
-            eprintln!("the server has not ended within {WATCHDOG:?} and is killed");
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    });
-    Served { child, _watched: watched, address, directory }
-}
 
 /// A connection of its own to partition 0, after the handshake.
 fn raw_connection(address: SocketAddr) -> TcpStream {
@@ -82,6 +25,7 @@ fn raw_connection(address: SocketAddr) -> TcpStream {
     stream.write_all(&HELLO_MAGIC).unwrap();
     stream.write_all(&PROTOCOL_VERSION.to_le_bytes()).unwrap();
     stream.write_all(&0u16.to_le_bytes()).unwrap();
+    stream.write_all(&[0; NONCE_BYTES]).unwrap();
     let mut length = [0; 4];
     stream.read_exact(&mut length).unwrap();
     let mut welcome = vec![0; u32::from_le_bytes(length) as usize];
@@ -117,11 +61,6 @@ fn load(client: &mut Client) {
             client.call(partition as u32, procedure, &params).unwrap();
         }
     }
-}
-
-fn stop(mut served: Served) {
-    kill_process(Pid::from_child(&served.child), Signal::TERM).unwrap();
-    assert!(served.child.wait().unwrap().success(), "a graceful stop exits with 0");
 }
 
 #[test]
@@ -268,7 +207,7 @@ fn a_partition_that_does_not_exist_is_refused_by_name() {
     let served = serve("", &serde_json::json!({"partitions": 1}));
     let mut stream = TcpStream::connect(served.address).unwrap();
     stream.write_all(&HELLO_MAGIC).unwrap();
-    stream.write_all(&[1, 0, 7, 0]).unwrap();
+    stream.write_all(&[2, 0, 7, 0]).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     assert!(String::from_utf8_lossy(&answer).contains("partition 7; this server has 1"));

@@ -121,6 +121,32 @@ def test_a_port_held_by_an_outgoing_connection_is_reported(daemon: Daemon, port:
             daemons.start(daemon)
 
 
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ('socket.create_server(("127.0.0.2", int(sys.argv[1])))', "tcp 127.0.0.2:{port}"),
+        ('socket.create_server(("::1", int(sys.argv[1])), family=socket.AF_INET6)', "tcp ::1:{port}"),
+        ('d = socket.socket(type=socket.SOCK_DGRAM); d.bind(("127.0.0.1", int(sys.argv[1])))', "udp 127.0.0.1:{port}"),
+    ],
+)
+def test_a_server_that_listens_elsewhere_too_is_ended(daemon: Daemon, port: int, extra: str, named: str) -> None:
+    code = SERVER.replace("print(", f"kept = {extra}\nprint(" if extra.startswith("socket") else f"{extra}\nprint(")
+    with pytest.raises(DaemonError) as caught:
+        daemons.start(replace(daemon, argv=[sys.executable, "-c", code, str(port)]))
+    message = str(caught.value)
+    assert f"server listens on {named.format(port=port)} too and was ended" in message
+    assert f"may listen on 127.0.0.1:{port} only" in message
+    assert not daemons.listening_inodes(port)
+    assert not daemon.state_path.exists()
+
+
+def test_a_server_on_every_address_is_ended(daemon: Daemon, port: int) -> None:
+    code = SERVER.replace("127.0.0.1", "")
+    with pytest.raises(DaemonError, match=rf"listens on tcp 0\.0\.0\.0:{port} too and was ended"):
+        daemons.start(replace(daemon, argv=[sys.executable, "-c", code, str(port)]))
+    assert not daemons.listening_inodes(port)
+
+
 def test_a_missing_binary_is_named(daemon: Daemon) -> None:
     with pytest.raises(DaemonError, match="cannot run /nonexistent/server: No such file"):
         daemons.start(replace(daemon, argv=["/nonexistent/server"]))

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import stat
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import daemons
+import pymysql
 import pytest
 from ports import free_port
 
@@ -118,6 +120,64 @@ def test_a_deployment_is_idempotent_kept_restored_and_stopped(node: Node) -> Non
     assert not any(daemons.listening_inodes(port) for port in node.ports.values())
 
 
+def log_in(node: Node, user: str, password: str, **place: Any) -> pymysql.connections.Connection:
+    """A connection to MySQL; over TCP unless `place` says otherwise."""
+    place = place or {"host": "127.0.0.1", "port": node.ports["mysql_port"]}
+    return pymysql.connect(user=user, password=password, connect_timeout=10, **place)
+
+
+def test_mysql_knows_two_accounts_with_generated_passwords(node: Node) -> None:
+    secrets = node.root / "secrets" / "local"
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
+    assert {path.name for path in secrets.iterdir()} == {"mysql_root", "mysql_terminals", "anticache"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets.iterdir()} == {0o600}
+    password = (secrets / "mysql_terminals").read_text().strip()
+    root_password = (secrets / "mysql_root").read_text().strip()
+    assert len({password, root_password, (secrets / "anticache").read_text().strip(), ""}) == 4
+
+    assert changes(node.play("deploy", id="accounts", system="mysql")) > 0
+    socket_path = {"unix_socket": str(node.root / "mysql" / "data" / "mysqld.sock")}
+    with log_in(node, "root", root_password, **socket_path) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT user, host FROM mysql.user")
+        assert set(cursor.fetchall()) == {("root", "localhost"), ("terminals", "127.0.0.1")}
+    with log_in(node, "terminals", password) as connection, connection.cursor() as cursor:
+        for beyond in (
+            "SELECT password FROM mysql.user",
+            f"SELECT 1 INTO OUTFILE '{node.root}/outfile'",
+            "CREATE TABLE anticachexeval.own (id INT)",
+        ):
+            with pytest.raises(pymysql.MySQLError, match="denied"):
+                cursor.execute(beyond)
+        cursor.execute("CREATE TABLE anticache_eval.own (id INT)")
+    for user, wrong, place in (
+        ("terminals", "", {}),
+        ("terminals", root_password, {}),
+        ("root", "", {}),
+        ("root", root_password, {}),
+        ("root", "", socket_path),
+        ("", "", {}),
+    ):
+        with pytest.raises(pymysql.MySQLError, match="Access denied"):
+            log_in(node, user, wrong, **place)
+    endpoint = node.root / "mysql" / "endpoint.json"  # on a lab's controlling machine, not on the DB node
+    files = [path for path in (node.root / "mysql").rglob("*") if path.is_file()]
+    held = [path for path in files if password.encode() in path.read_bytes()]
+    assert held == [endpoint], "the DB node holds the password's hash alone"
+    assert stat.S_IMODE(endpoint.stat().st_mode) == 0o600
+    assert stat.S_IMODE((node.root / "mysql" / "accounts.sql").stat().st_mode) == 0o600
+
+    # A data set that was kept under one password is restored under another.
+    assert changes(node.play("keep", id="accounts", system="mysql")) > 0
+    (secrets / "mysql_terminals").write_text("another-password-for-this-test\n")
+    restore = {"path": str(node.root / "datasets" / "kept"), "action": "restore"}
+    result = node.play("deploy", id="accounts", system="mysql", dataset=restore)
+    assert changes(result) > 0
+    assert "another-password" not in result.stdout + result.stderr
+    log_in(node, "terminals", "another-password-for-this-test").close()
+    with pytest.raises(pymysql.MySQLError, match="Access denied"):
+        log_in(node, "terminals", password)
+
+
 def test_mysql_that_dies_at_its_start_is_reported_with_its_log(node: Node) -> None:
     assert changes(node.play("reset", system="mysql")) >= 0
     system_tablespace = node.root / "mysql" / "data" / "ibdata1"
@@ -157,6 +217,7 @@ def test_the_engine_is_configured_as_the_contract_says(node: Node) -> None:
         "schema": str(ROOT / "workloads" / "schemas" / "ycsb.sql"),
         "data_dir": str(node.root / "anticache" / "data"),
         "listen": f"127.0.0.1:{node.ports['anticached_port']}",
+        "secret_file": str(node.root / "anticache" / "secret"),
         "partitions": 1,
         "cpus": [0],
         "memory_budget_bytes": 15000000,

@@ -1,11 +1,18 @@
 //! Frames on the wire; all numbers are little-endian.
 //!
 //! ```text
-//! hello     "ACE1" version:2 partition:2                       client → server, once; partition 0xFFFF = "tell me about the cluster"
-//! welcome   length:4 JSON                                      server → client, once: {"partitions", "partition", "procedures"} or {"error"}
+//! hello     "ACE1" version:2 partition:2 nonce:32              client → server, once; partition 0xFFFF = "tell me about the cluster"
+//! challenge length:4 JSON                                      server → client, when it has a secret: {"challenge": nonce}
+//! proof     proof:32                                           client → server, when challenged
+//! welcome   length:4 JSON                                      server → client, once: {"partitions", "partition", "procedures"[, "proof"]}
 //! request   length:4 token:8 procedure:2 parameters            length counts what follows it
 //! reply     length:4 token:8 status:1 payload
 //! ```
+//!
+//! In place of challenge or welcome the server may send `{"error"}` and close. Nonces are 32 bytes from the operating system, new for every
+//! connection; in JSON, nonces and proofs are lower-case hexadecimal digits. A proof is
+//! `HMAC-SHA256(secret, "ACE2 from client" or "ACE2 from server", partition:2, server's nonce, client's nonce)`. A client that has a secret
+//! sends nothing more to a server that does not ask for its proof or does not give its own. A handshake that takes too long is closed.
 //!
 //! Replies carry the request's token and come in any order. A request longer than [`MAX_REQUEST_BYTES`] or shorter than its fixed part closes the
 //! connection, and only that.
@@ -13,9 +20,9 @@
 /// First bytes of a connection.
 pub const HELLO_MAGIC: [u8; 4] = *b"ACE1";
 /// Version of this protocol.
-pub const PROTOCOL_VERSION: u16 = 1;
-/// Bytes of a hello.
-pub const HELLO_BYTES: usize = 8;
+pub const PROTOCOL_VERSION: u16 = 2;
+/// Bytes of a hello before its nonce; the same in every version, so that another version can be named.
+pub const HELLO_HEAD_BYTES: usize = 8;
 /// Longest request, length field excluded.
 pub const MAX_REQUEST_BYTES: usize = 16 << 20;
 /// token and procedure.

@@ -1,4 +1,6 @@
 //! The wire: frames, and the server that answers them.
 
+mod acceptor;
 pub mod frame;
+pub mod handshake;
 pub mod server;

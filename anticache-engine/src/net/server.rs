@@ -1,7 +1,7 @@
 //! The server: an acceptor, and an event loop in each partition's thread.
 //!
-//! A client says in its hello which partition it wants to talk to, and its connection is handed to that partition's thread: on the way
-//! of a transaction nothing is shared. An event loop turn is: wait for sockets and disk, read and run what arrived, let the partition poll its
+//! A client says in its hello which partition it wants to talk to; after the handshake (`acceptor.rs`) its connection is handed to that partition's
+//! thread: on the way of a transaction nothing is shared. An event loop turn is: wait for sockets and disk, read and run what arrived, let the partition poll its
 //! disk work, send what became ready.
 
 use std::io::{self, Read, Write};
@@ -9,22 +9,22 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::frame::{
-    ANY_PARTITION, HELLO_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, RequestHead, STATS_PROCEDURE, Status, parse_requests,
-    write_reply,
-};
+use super::acceptor::{Acceptor, PartitionHandle};
+use super::frame::{RequestHead, STATS_PROCEDURE, Status, parse_requests, write_reply};
+use super::handshake::Greeting;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::partition::{Partition, ReplySink};
 use crate::procedure::ProcedureSet;
+use crate::secret::Secret;
 
 /// Requests that are run before replies are sent and disk work is looked at.
 const MAX_BATCH: usize = 512;
@@ -35,8 +35,6 @@ const KEPT_OUTLET_BYTES: usize = 1 << 20;
 const READ_BUFFER_BYTES: usize = 256 << 10;
 /// How often a connection that is being closed is read from to throw away what came.
 const MAX_DISCARDING_READS: usize = 16;
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// How often a stopping server looks whether everything is done.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a stopping server waits for transactions under way.
@@ -53,12 +51,8 @@ pub struct Server {
     wakers: Vec<Arc<OwnedFd>>,
 }
 
-struct PartitionHandle {
-    connections: Sender<TcpStream>,
-    wake: Arc<OwnedFd>,
-}
-
-fn wake(event: &OwnedFd) {
+/// Wakes a thread that waits for this eventfd.
+pub(super) fn wake(event: &OwnedFd) {
     // The counter can only be full when the loop has been woken already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
@@ -73,6 +67,7 @@ impl Server {
         let catalog = Catalog::from_file(&config.schema)?;
         config.check_against(&catalog)?;
         let procedures = ProcedureSet::for_catalog(&catalog)?;
+        let secret = config.secret_file.as_deref().map(Secret::from_file).transpose()?;
         prepare_directory(&config.data_dir)?;
         rustix::thread::disable_transparent_huge_pages(!config.huge_pages)
             .map_err(|error| StartError::system("switch huge pages")(error.into()))?;
@@ -81,27 +76,31 @@ impl Server {
         let address = listener.local_addr().map_err(StartError::system("ask for the address listened on"))?;
         let settings = settings(config);
         let stopping = Arc::new(AtomicBool::new(false));
+        let refused = Arc::new(AtomicU64::new(0));
         let (mut wakers, mut handles, mut loops) = (Vec::new(), Vec::new(), Vec::new());
         for id in 0..config.partitions {
             let partition = Partition::create(id, config, &catalog, procedures.clone(), &config.data_dir)?;
             let (sender, receiver) = channel();
-            let event =
-                rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC);
-            let event = Arc::new(event.map_err(|error| StartError::system("create an eventfd")(error.into()))?);
+            let event = new_event()?;
             wakers.push(Arc::clone(&event));
             handles.push(PartitionHandle { connections: sender, wake: Arc::clone(&event) });
-            let event_loop = EventLoop::new(partition, receiver, event, Arc::clone(&stopping), settings.clone())
-                .map_err(StartError::system("set up an event loop"))?;
+            let refused = (id == 0).then(|| Arc::clone(&refused));
+            let event_loop =
+                EventLoop::new(partition, receiver, event, Arc::clone(&stopping), settings.clone(), refused)
+                    .map_err(StartError::system("set up an event loop"))?;
             loops.push(event_loop);
         }
+        let greeting = Greeting { partitions: config.partitions, procedures: procedures.names(), secret };
+        let stop = new_event()?;
+        let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
+            .map_err(StartError::system("set up the acceptor"))?;
+        wakers.push(stop);
         let mut server = Self { address, stopping, threads: Vec::new(), wakers };
         let cpu_of = |n: usize| (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
         for (id, event_loop) in loops.into_iter().enumerate() {
             server.spawn(format!("partition-{id}"), cpu_of(id), move || event_loop.run())?;
         }
-        let welcome = Welcome { partitions: config.partitions, procedures: procedures.names() };
-        let stop = Arc::clone(&server.stopping);
-        server.spawn("acceptor".to_owned(), cpu_of(0), move || accept(&listener, handles, &welcome, &stop))?;
+        server.spawn("acceptor".to_owned(), cpu_of(0), move || acceptor.run())?;
         Ok(server)
     }
 
@@ -135,8 +134,6 @@ impl Server {
     fn end(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.wakers.iter().for_each(|event| wake(event));
-        // The acceptor waits in accept: a connection wakes it.
-        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
         for thread in self.threads.drain(..) {
             // A panic in a thread was reported when it happened.
             let _ = thread.join();
@@ -147,6 +144,12 @@ impl Server {
     pub fn is_broken(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
+}
+
+fn new_event() -> Result<Arc<OwnedFd>, StartError> {
+    let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
+    let event = rustix::event::eventfd(0, flags);
+    event.map(Arc::new).map_err(|error| StartError::system("create an eventfd")(error.into()))
 }
 
 fn spawn(name: String, cpu: Option<usize>, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
@@ -205,70 +208,6 @@ fn settings(config: &Config) -> serde_json::Value {
     settings
 }
 
-#[derive(Clone)]
-struct Welcome {
-    partitions: u32,
-    procedures: Vec<String>,
-}
-
-fn accept(listener: &TcpListener, handles: Vec<PartitionHandle>, welcome: &Welcome, stopping: &AtomicBool) {
-    let handles = Arc::new(handles);
-    for stream in listener.incoming() {
-        if stopping.load(Ordering::SeqCst) {
-            return;
-        }
-        let (Ok(stream), handles, welcome) = (stream, Arc::clone(&handles), welcome.clone()) else {
-            // Out of descriptors, most likely: asking again at once would only burn the partitions' CPU.
-            std::thread::sleep(ACCEPT_PAUSE);
-            continue;
-        };
-        // A slow hello must not keep others out.
-        let greet = std::thread::Builder::new().name("hello".to_owned());
-        if let Err(error) = greet.spawn(move || greeted(stream, &handles, &welcome)) {
-            eprintln!("anticached: a connection is refused: {error}");
-        }
-    }
-}
-
-/// Reads the hello, answers it, and hands the connection to its partition. Whatever goes wrong closes this connection only.
-fn greeted(mut stream: TcpStream, handles: &[PartitionHandle], welcome: &Welcome) {
-    let greeting = (|| -> io::Result<Option<usize>> {
-        stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
-        stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
-        stream.set_nodelay(true)?;
-        let mut hello = [0; HELLO_BYTES];
-        stream.read_exact(&mut hello)?;
-        let version = u16::from_le_bytes([hello[4], hello[5]]);
-        let wanted = u16::from_le_bytes([hello[6], hello[7]]);
-        let refusal = if hello[..4] != HELLO_MAGIC {
-            return Ok(None);
-        } else if version != PROTOCOL_VERSION {
-            Some(format!("protocol version {version}; this server speaks {PROTOCOL_VERSION}"))
-        } else if wanted != ANY_PARTITION && usize::from(wanted) >= handles.len() {
-            Some(format!("partition {wanted}; this server has {}", handles.len()))
-        } else {
-            None
-        };
-        let partition = (wanted != ANY_PARTITION).then_some(usize::from(wanted));
-        let answer = match &refusal {
-            Some(error) => serde_json::json!({"error": error}),
-            None => {
-                serde_json::json!({"partitions": welcome.partitions, "partition": partition, "procedures": welcome.procedures})
-            }
-        };
-        let answer = answer.to_string();
-        stream.write_all(&(answer.len() as u32).to_le_bytes())?;
-        stream.write_all(answer.as_bytes())?;
-        stream.set_nonblocking(true)?;
-        Ok(partition.filter(|_| refusal.is_none()))
-    })();
-    if let Ok(Some(partition)) = greeting
-        && handles[partition].connections.send(stream).is_ok()
-    {
-        wake(&handles[partition].wake);
-    }
-}
-
 /// Incoming side of a connection.
 struct Inlet {
     stream: TcpStream,
@@ -319,6 +258,8 @@ struct EventLoop {
     wake: Arc<OwnedFd>,
     stopping: Arc<AtomicBool>,
     settings: serde_json::Value,
+    /// Refused connections of the whole server, reported by one partition, because the client adds the partitions' counters up.
+    refused: Option<Arc<AtomicU64>>,
     epoll: OwnedFd,
     inlets: Vec<Option<Inlet>>,
     outlets: Outlets,
@@ -332,6 +273,7 @@ impl EventLoop {
         wake: Arc<OwnedFd>,
         stopping: Arc<AtomicBool>,
         settings: serde_json::Value,
+        refused: Option<Arc<AtomicU64>>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
@@ -342,6 +284,7 @@ impl EventLoop {
             wake,
             stopping,
             settings,
+            refused,
             epoll,
             inlets: Vec::new(),
             outlets: Outlets::default(),
@@ -501,6 +444,8 @@ impl EventLoop {
 
     fn stats(&self) -> String {
         let mut stats = self.partition.stats();
+        let refused = self.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
+        stats.insert("refused_connections".to_owned(), refused.into());
         stats.insert("settings".to_owned(), self.settings.clone());
         serde_json::Value::Object(stats).to_string()
     }

@@ -48,6 +48,7 @@ pub fn config(directory: &Path, budget_bytes: u64) -> Config {
         schema: directory.join("schema.sql"),
         data_dir: directory.join("data"),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        secret_file: None,
         partitions: 1,
         cpus: Vec::new(),
         memory_budget_bytes: budget_bytes,

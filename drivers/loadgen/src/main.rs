@@ -43,6 +43,9 @@ struct Call {
     /// The specification (JSON).
     #[arg(long)]
     spec: PathBuf,
+    /// File that stands for the specification's `endpoint`, for example the endpoint.json of a deployed system: it holds the passwords.
+    #[arg(long)]
+    endpoint: Option<PathBuf>,
     /// Existing directory for the results; `run` needs it, the others print JSON and write it there too.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -135,7 +138,7 @@ impl Call {
             let problem = Problem::new("--out", out.display(), "no such directory", "an existing directory");
             return Err(problem.in_file(Path::new("command line")));
         }
-        spec::Spec::read(&self.spec)
+        spec::Spec::read(&self.spec, self.endpoint.as_deref())
     }
 
     fn bad_input(&self, key: &str, value: &str, problem: &str, allowed: &str) -> anyhow::Error {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::cpus::CpuList;
 use crate::ycsb::{KeyOrder, YcsbSpec};
@@ -58,6 +58,31 @@ impl Adapter {
     }
 }
 
+/// A password or shared secret; nothing prints it, and no error repeats it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct SecretText(String);
+
+impl SecretText {
+    /// The secret itself: for the connection that needs it, and nothing else.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("(not shown)")
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SecretText, D::Error> {
+        // The deserializer's own message would repeat what stands in the place of the text.
+        let text = String::deserialize(deserializer);
+        text.map(SecretText).map_err(|_| serde::de::Error::custom("a password or secret that is no text (not shown)"))
+    }
+}
+
 /// Where a deployed system listens, as `deploy.yml` leaves it in `endpoint.json`. Unknown keys are
 /// accepted here alone: the file is written by a program, for several readers.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -65,10 +90,12 @@ pub struct Endpoint {
     pub adapter: Option<String>,
     pub mysql_address: Option<String>,
     pub mysql_user: Option<String>,
-    pub mysql_password: Option<String>,
+    pub mysql_password: Option<SecretText>,
     pub mysql_database: Option<String>,
     pub memcached_address: Option<String>,
     pub anticache_address: Option<String>,
+    /// What the engine's `secret_file` holds; absent: the server must have none.
+    pub anticache_secret: Option<SecretText>,
 }
 
 /// How a single-statement transaction is framed on MySQL.
@@ -141,25 +168,33 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Reads and checks a specification file.
+    /// Reads and checks a specification file. `endpoint` names a file that stands for the specification's `endpoint`: so that the specification
+    /// can be kept and shown, and what holds the passwords is passed by (a pipe does).
     ///
     /// # Errors
     /// [`SpecError`] with the file, the line or key, the value and what is allowed.
-    pub fn read(path: &Path) -> Result<Spec, SpecError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| SpecError::Unreadable { path: path.to_owned(), source })?;
-        let file: SpecFile = serde_json::from_str(&text).map_err(|error| {
-            let full = error.to_string();
-            let suffix = format!(" at line {} column {}", error.line(), error.column());
-            SpecError::Malformed {
-                path: path.to_owned(),
-                line: error.line(),
-                column: error.column(),
-                message: full.strip_suffix(&suffix).unwrap_or(&full).to_owned(),
-            }
-        })?;
+    pub fn read(path: &Path, endpoint: Option<&Path>) -> Result<Spec, SpecError> {
+        let mut file: SpecFile = read_json(path)?;
+        if let Some(endpoint) = endpoint {
+            file.endpoint = read_json(endpoint)?;
+        }
         file.check().map_err(|problem| problem.in_file(path))
     }
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, SpecError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| SpecError::Unreadable { path: path.to_owned(), source })?;
+    serde_json::from_str(&text).map_err(|error| {
+        let full = error.to_string();
+        let suffix = format!(" at line {} column {}", error.line(), error.column());
+        SpecError::Malformed {
+            path: path.to_owned(),
+            line: error.line(),
+            column: error.column(),
+            message: full.strip_suffix(&suffix).unwrap_or(&full).to_owned(),
+        }
+    })
 }
 
 impl SpecFile {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +22,7 @@ ANTICACHED = Path("target/release/anticached")
 POLL_S = 0.05
 GRACE_S = 15.0  # what loadgen gets to write its result after SIGTERM
 DEATH_GRACE_S = 5.0  # what it gets to notice by itself that a server died
+SECRET_WORDS = ("password", "secret")  # in the names of an endpoint's keys
 TRIAL_SLACK_S = 120.0  # connecting terminals, a minute for outstanding transactions, counters, writing results
 
 
@@ -53,26 +56,42 @@ def call(
 ) -> Outcome:
     """Run ``loadgen <verb>``, its messages in ``<directory>/loadgen-<verb>.log``.
 
-    It is ended when it takes longer than `limit_s`, when `cancelled` says so, or when one of `servers` died.
+    The specification is kept in ``<directory>/loadgen-<verb>.json`` without secrets; the endpoint with them goes
+    through a pipe and stays nowhere. It is ended when it takes longer than `limit_s`, when `cancelled` says so, or when
+    one of `servers` died.
     """
     spec_file = directory / f"loadgen-{verb}.json"
-    write_json(spec_file, spec)
+    endpoint: dict[str, Any] = spec.get("endpoint", {})
+    write_json(spec_file, {**spec, "endpoint": without_secrets(endpoint)})
     log_path = directory / f"loadgen-{verb}.log"
-    command = [str(program), verb, "--spec", str(spec_file)]
+    command = [str(program), verb, "--spec", str(spec_file), "--endpoint", "/dev/stdin"]
     if out:
         command += ["--out", str(directory)]
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             start_new_session=True,  # Ctrl-C reaches the runner alone, which then ends things in order
             env={**os.environ, "NO_COLOR": "1"},
         )
+        _hand_over(process, endpoint)
         stopped = _watch(process, cancelled, time.monotonic() + limit_s, limit_s, servers or {})
     lines = [line for line in tail(log_path, 20).splitlines() if line.strip()]
     return Outcome(process.returncode, stopped, lines[-1].strip() if lines else "")
+
+
+def without_secrets(endpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return an endpoint as it may be recorded: without passwords and secrets."""
+    return {key: value for key, value in endpoint.items() if not any(word in key for word in SECRET_WORDS)}
+
+
+def _hand_over(process: subprocess.Popen[bytes], endpoint: dict[str, Any]) -> None:
+    """Write the endpoint into the process's pipe; one that has ended already says why itself."""
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(endpoint).encode())
 
 
 def _watch(

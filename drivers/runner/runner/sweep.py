@@ -261,7 +261,7 @@ class Sweep:
             "machine": machine.describe(node_root, self._tools.root),
             "disk_profile": self._tools.disk.profile,
             "cpu_sets": asdict(self._tools.cpus),
-            "endpoint": {k: v for k, v in endpoint.items() if "password" not in k},
+            "endpoint": driver.without_secrets(endpoint),
             "server_settings": result.get("server_settings", {}),
             "versions": result.get("versions", {}),
         }

@@ -5,6 +5,7 @@ The tests build on each other in order and share one node directory, with ports 
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import os
@@ -208,3 +209,42 @@ def test_what_was_enforced_stands_with_every_trial(bench: Bench) -> None:
     measured = table[table["status"].isin(["ok", "invalid"])]
     assert (measured["memory_peak_bytes"] <= measured["memory_limit_bytes"]).all()
     assert (measured["memory_anonymous_bytes"] <= measured["memory_peak_bytes"]).all()
+
+
+def _written_forms(secret: str) -> list[bytes]:
+    """A secret as it is, in hexadecimal digits, and in base64 at each of its three alignments."""
+    raw = secret.encode()
+    forms = [raw, raw.hex().encode(), raw.hex().upper().encode()]
+    # Without the characters that depend on what stands around it.
+    forms += [base64.b64encode(b"x" * before + raw)[4 if before else 0 : -4] for before in range(3)]
+    return forms
+
+
+def _holders(place: Path, forms: list[bytes]) -> set[str]:
+    files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {str(path.relative_to(place)) for path in files if any(form in path.read_bytes() for form in forms)}
+
+
+def test_no_secret_is_left_in_results_or_logs(bench: Bench) -> None:
+    root = Path(str(bench.variables["control_root"]))
+    secrets = {path.name: path.read_text().strip() for path in (root / "secrets").glob("*/*")}
+    assert set(secrets) == {"mysql_root", "mysql_terminals", "anticache"}
+    assert all(len(secret) == 32 for secret in secrets.values())
+    forms = [form for secret in secrets.values() for form in _written_forms(secret)]
+    assert _holders(bench.results, forms) == set()
+    # What must hold them: the generated files, and the engine's copy on its node.
+    assert _holders(root, forms) == {*(f"secrets/local/{name}" for name in secrets), "anticache/secret"}
+    for name in ("loadgen-run.json", "ansible.log", "deployment.json"):
+        assert list(bench.run.rglob(name)), f"no {name} was searched"
+
+
+def test_a_secret_in_any_form_would_be_found(tmp_path: Path) -> None:
+    secret = "kJq7nWz2mXb9TfRc4LpD" * 2
+    around = [
+        secret.encode().hex().encode(),
+        *(base64.b64encode(b"." * n + secret.encode() + b"...") for n in range(3)),
+    ]
+    for number, content in enumerate([f"password={secret}\n".encode(), *around]):
+        (tmp_path / str(number)).write_bytes(b"..." + content)
+    (tmp_path / "none").write_text("nothing")
+    assert _holders(tmp_path, _written_forms(secret)) == {"0", "1", "2", "3", "4"}

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anticache_engine::client::{Client, ClientError, Reply};
+use anticache_engine::secret::Secret;
 use serde_json::{Map, Value};
 
 use crate::parallel::{ChunkWorker, Chunks, Order, for_each_chunk};
@@ -34,6 +35,7 @@ const PREWARM_STEPS: u64 = 16;
 /// A deployed engine.
 pub struct AnticacheSystem {
     address: SocketAddr,
+    secret: Option<Secret>,
     workload: Workload,
 }
 
@@ -48,13 +50,16 @@ impl AnticacheSystem {
             .map_err(|error| refuse(error.to_string()))?
             .next()
             .ok_or_else(|| refuse("the name has no address".to_owned()))?;
-        let system = AnticacheSystem { address, workload };
+        let secret = spec.endpoint.anticache_secret.as_ref().map(|secret| Secret::new(secret.reveal().as_bytes()));
+        let secret = secret.transpose().map_err(|error| refuse(format!("endpoint.anticache_secret: {error}")))?;
+        let system = AnticacheSystem { address, secret, workload };
         system.client()?;
         Ok(system)
     }
 
     fn client(&self) -> Result<Client, SystemError> {
-        let mut client = Client::connect(self.address).map_err(|error| self.unreachable(&error))?;
+        let mut client =
+            Client::connect_with(self.address, self.secret.as_ref()).map_err(|error| self.unreachable(&error))?;
         client.set_timeout(Some(ANSWER_TIMEOUT)).map_err(|error| self.unreachable(&error))?;
         Ok(client)
     }
@@ -62,6 +67,7 @@ impl AnticacheSystem {
     fn unreachable(&self, error: &ClientError) -> SystemError {
         let reason = match error {
             ClientError::Connect { source, .. } | ClientError::Broken { source, .. } => source.to_string(),
+            ClientError::Secret { problem, .. } => (*problem).to_owned(),
             other => other.to_string(),
         };
         SystemError::Connect { server: SERVER, address: self.address.to_string(), reason }
@@ -212,6 +218,9 @@ fn system_error(address: SocketAddr, error: &ClientError) -> SystemError {
             let late = matches!(source.kind(), WouldBlock | TimedOut);
             let reason = if late { "no answer in time".to_owned() } else { source.to_string() };
             SystemError::Lost { server: SERVER, address, reason }
+        }
+        ClientError::Secret { problem, .. } => {
+            SystemError::Lost { server: SERVER, address, reason: (*problem).to_owned() }
         }
         ClientError::Protocol { problem, .. } => SystemError::Lost { server: SERVER, address, reason: problem.clone() },
     }

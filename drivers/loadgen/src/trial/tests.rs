@@ -126,7 +126,7 @@ fn trial(illness: Illness, measure_s: f64, hang: Duration) -> Trial {
     });
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), spec.to_string()).unwrap();
-    let spec = Spec::read(file.path()).unwrap();
+    let spec = Spec::read(file.path(), None).unwrap();
     let patience = Patience { drain: 500 * MILLISECOND, drain_early: 100 * MILLISECOND, hang };
     run_on(|_, _| Ok(Box::new(SickSystem(illness))), &spec, &Interrupt::default(), patience)
 }

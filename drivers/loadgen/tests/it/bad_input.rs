@@ -1,5 +1,8 @@
 //! Bad specifications end with one clear line and exit code 2, before anything is touched.
 
+use std::io::Write;
+use std::process::Stdio;
+
 use crate::common::{Bench, stderr};
 use serde_json::{Value, json};
 
@@ -62,6 +65,34 @@ fn unknown_and_missing_keys_are_named() {
     let mut bench = Bench::new();
     bench.spec.as_object_mut().unwrap().remove("ycsb");
     assert_refused(&bench, "run", &["ycsb = absent", "needed when benchmark is ycsb"]);
+}
+
+/// Neither the file of an endpoint nor its secrets' values are repeated when they are malformed.
+#[test]
+fn a_malformed_secret_is_not_repeated() {
+    for key in ["mysql_password", "anticache_secret"] {
+        let mut bench = Bench::new();
+        bench.set("/endpoint", json!({key: 7_214_033}));
+        let output = bench.call("run");
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("a password or secret that is no text") && !text.contains("7214033"), "{text}");
+    }
+}
+
+/// `--endpoint` stands for the specification's endpoint, and may be a pipe.
+#[test]
+fn an_endpoint_given_apart_replaces_the_specifications() {
+    let mut bench = Bench::new();
+    bench.set("/system", json!("mysql"));
+    bench.set("/endpoint", json!({"mysql_address": "127.0.0.1:1"}));
+    let mut command = bench.command("run");
+    let mut child =
+        command.args(["--endpoint", "/dev/stdin"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(br#"{"mysql_address": "nowhere"}"#).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("endpoint.mysql_address = nowhere"), "{}", stderr(&output));
 }
 
 #[test]

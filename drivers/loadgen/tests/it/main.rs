@@ -6,4 +6,5 @@ mod bad_input;
 mod common;
 mod endpoint;
 mod prewarm;
+mod secret;
 mod trials;

@@ -7,7 +7,7 @@ use mysql::prelude::Queryable;
 use mysql::{Conn, Opts, OptsBuilder};
 use serde_json::{Map, Value};
 
-use crate::spec::{Endpoint, MysqlTransaction};
+use crate::spec::{Endpoint, MysqlTransaction, SecretText};
 use crate::system::SystemError;
 
 /// Name of the server in errors, counters and settings.
@@ -43,7 +43,7 @@ pub struct MysqlServer {
     pub address: String,
     pub database: String,
     user: String,
-    password: String,
+    password: SecretText,
     /// `innodb_lock_wait_timeout` as the server reports it.
     lock_wait: Duration,
 }
@@ -59,7 +59,7 @@ impl MysqlServer {
             address: or(&endpoint.mysql_address, ""),
             database: or(&endpoint.mysql_database, DEFAULT_DATABASE),
             user: or(&endpoint.mysql_user, "root"),
-            password: or(&endpoint.mysql_password, ""),
+            password: endpoint.mysql_password.clone().unwrap_or_default(),
             lock_wait: Duration::ZERO,
         };
         let mut session = server.connect_without_database(Use::Inspection)?;
@@ -107,7 +107,7 @@ impl MysqlServer {
             .tcp_port(port.parse().unwrap_or(3306))
             .prefer_socket(false)
             .user(Some(&self.user))
-            .pass((!self.password.is_empty()).then_some(&self.password))
+            .pass(Some(self.password.reveal()).filter(|password| !password.is_empty()))
             .db_name(database)
             .tcp_connect_timeout(Some(CONNECT_TIMEOUT))
             .tcp_keepalive_time_ms(Some(PEER_TIMEOUT_MS))

@@ -73,7 +73,7 @@ class Connection:
         return [self.program, "-T", *given, *shlex.split(self.arguments), "--", self.address, self._remote()]
 
     def _remote(self) -> str:
-        return f"exec {self.python or 'python3'} -c {shlex.quote(BOOTSTRAP)}"
+        return f"exec {self.python or '/usr/bin/python3'} -c {shlex.quote(BOOTSTRAP)}"
 
 
 class Local:

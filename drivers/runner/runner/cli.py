@@ -6,7 +6,9 @@ was started, 3 trials failed, 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -17,18 +19,24 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from runner import claims, collect, context, driver, identity, machine, outputs, precautions, resume, store, workload
-from runner.deploy import Ansible, Node
-from runner.disk import choose
+from runner import claims, cluster, collect, context, driver, identity, machine, outputs, precautions, resume, store
+from runner import workload as workloads
+from runner.cluster import Cluster, Lane
+from runner.deploy import Ansible
+from runner.disk import Disk, choose
 from runner.errors import InputError, RunError
 from runner.interrupt import Interrupt
+from runner.inventory import Inventory
+from runner.lane import LaneWorker
 from runner.plan import Estimate, Plan, Trial, estimate, make_plan, parse_where
 from runner.progress import SweepProgress, duration
+from runner.recording import Recorder, Summary, Tools
 from runner.store import INTERRUPTED, Run
-from runner.sweep import Summary, Sweep, Tools
+from runner.sweep import Sweep
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
+UNKNOWN_CPUS = machine.CpuSets("0", "1")  # to plan with before the nodes are asked
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRIALS_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 ExperimentOption = Annotated[str, typer.Option(help="experiments, separated by commas")]
@@ -48,23 +56,41 @@ def _out(text: str = "") -> None:
     typer.echo(text)
 
 
-def _planned(experiment: str, scale: str, disk: str, *, systems: str, where: list[str], trials: int | None) -> Plan:
-    """Read, check and plan; every mistake in the input ends here."""
-    loaded = [workload.load(context.WORKLOADS, name, scale) for name in context.experiments(experiment)]
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What was asked for, read and checked as far as this can be done before any node is asked."""
+
+    loaded: list[workloads.Workload]
+    disk: Disk
+    systems: list[str] | None
+    where: dict[str, list[str]]
+    trials: int | None
+    inventory: Inventory
+
+    def plan(self, cpus: machine.CpuSets) -> Plan:
+        """Plan it for nodes with these CPU sets."""
+        return make_plan(self.loaded, cpus, self.disk, systems=self.systems, where=self.where, trials=self.trials)
+
+
+def _requested(
+    experiment: str,
+    scale: str,
+    inventory: str,
+    disk: str,
+    *,
+    systems: str,
+    where: list[str],
+    trials: int | None,
+    node_var: list[str],
+) -> Request:
+    """Read and check; every mistake in the input ends here."""
+    loaded = [workloads.load(context.WORKLOADS, name, scale) for name in context.experiments(experiment)]
     claims.load(context.WORKLOADS / "claims.yml")
-    return make_plan(
-        loaded,
-        machine.cpu_sets(),
-        choose(disk, context.ROOT),
-        systems=context.systems(systems),
-        where=parse_where(where),
-        trials=trials,
-    )
-
-
-def _datasets(node: Node) -> set[str]:
-    place = node.node_root / "datasets"
-    return {p.name for p in place.iterdir() if p.is_dir()} if place.is_dir() else set()
+    nodes = Inventory(context.ROOT, inventory, context.node_variables(node_var))
+    request = Request(loaded, choose(disk, context.ROOT), context.systems(systems), parse_where(where), trials, nodes)
+    request.plan(UNKNOWN_CPUS)  # refuses what is not in the grids
+    nodes.path()
+    return request
 
 
 @app.command()
@@ -80,11 +106,42 @@ def plan(
     trials: TrialsOption = None,
     node_var: NodeVarOption = [],  # noqa: B006
 ) -> None:
-    """Print cells, trials, deployments, estimated time and disk; run nothing."""
-    made = _planned(experiment, scale, disk, systems=systems, where=where, trials=trials)
-    node = Node(context.ROOT, inventory, context.node_variables(node_var))
-    node.inventory_path()
-    cost = estimate(made, made.trials, _datasets(node))
+    """Print cells, trials, deployments, estimated time and disk; run nothing.
+
+    The nodes are asked what they are, where they can be reached.
+    """
+    request = _requested(
+        experiment, scale, inventory, disk, systems=systems, where=where, trials=trials, node_var=node_var
+    )
+    lanes = request.inventory.lanes()
+    with contextlib.ExitStack() as stack:
+        nodes: Cluster | None = None
+        try:
+            nodes = stack.enter_context(cluster.connected(request.inventory, lanes))
+        except cluster.UnreachableError as error:
+            _warn(f"{error}; so CPU sets, kept data sets, free space and recorded trials are not known")
+        cpus = nodes.cpus if nodes is not None else UNKNOWN_CPUS
+        made = request.plan(cpus)
+        cost = estimate(made, made.trials, nodes.kept_datasets() if nodes is not None else set(), len(lanes))
+        _print_plan(made, cost, len(lanes))
+        if nodes is None:
+            _out(f"  disk         up to {context.gigabytes(cost.disk_bytes)} on each DB node")
+            return
+        _out(f"  CPUs         server {cpus.server}, terminals {cpus.client}")
+        free = min(lane.db.file_system(lane.nodes.db.node_root)["free_bytes"] for lane in nodes.lanes)
+        _out(f"  disk         up to {context.gigabytes(cost.disk_bytes)} ({context.gigabytes(free)} free)")
+        for warning in precautions.of_plan(made, cpus):
+            _warn(warning)
+        code = identity.code_identity(context.ROOT)
+        run = store.find(results, resume.key_of(made.scale, request.inventory, disk, code, nodes.identity))
+    if run is not None:
+        recorded = run.recorded()
+        done = len(made.trials) - len(store.to_run(made.trials, recorded))
+        _out(f"  recorded     {done} of {cost.trials} in {run.path}: `run` goes on from there (--fresh for a new one)")
+
+
+def _print_plan(made: Plan, cost: Estimate, lanes: int) -> None:
+    """Print what does not depend on the nodes, but on their number."""
     cells = {t.cell for t in made.trials}
     first = made.workloads[0]
     _out(f"{', '.join(w.id for w in made.workloads)} at scale {made.scale}: {first.values.records:,} records")
@@ -93,18 +150,9 @@ def plan(
         _out(f"    {system:<18}{count}")
     _out(f"  trials       {cost.trials} of {first.values.warmup_s:g} s warm-up + {first.values.measure_s:g} s measured")
     _out(f"  deployments  {cost.deployments}")
-    cpus = machine.cpu_sets()
-    _out(f"  CPUs         server {cpus.server}, terminals {cpus.client}")
+    if lanes > 1:
+        _out(f"  lanes        {lanes}")
     _out(f"  time         about {duration(cost.seconds)}")
-    free = machine.file_system(node.node_root)["free_bytes"]
-    _out(f"  disk         up to {context.gigabytes(cost.disk_bytes)} ({context.gigabytes(free)} free)")
-    for warning in precautions.of_plan(made, cpus):
-        _warn(warning)
-    run = store.find(results, resume.key_of(made.scale, node, disk, identity.code_identity(context.ROOT)))
-    if run is not None:
-        recorded = run.recorded()
-        done = len(made.trials) - len(store.to_run(made.trials, recorded))
-        _out(f"  recorded     {done} of {cost.trials} in {run.path}: `run` goes on from there (--fresh for a new one)")
 
 
 @app.command()
@@ -129,23 +177,28 @@ def run(
     Goes on with the newest run that measured the same scale on the same machine, inventory, variables and disk with the
     same code of servers, drivers and roles; failed and interrupted trials are run again, valid ones are not.
     """
-    made = _planned(experiment, scale, disk, systems=systems, where=where, trials=trials)
-    node = Node(context.ROOT, inventory, context.node_variables(node_var))
-    code = identity.code_identity(context.ROOT)
-    key = resume.key_of(made.scale, node, disk, code)
-    target = None if fresh else store.find(results, key)
-    if into:
-        target = store.open_run(results, into)
-    recorded = target.recorded() if target is not None else {}
-    work = Work(made, store.to_run(made.trials, recorded), node, key, code)
-    work.check(target, mixed_code)
-    context.check_space(results, len(work.todo) * 64 * 1024)
-    if target is None:
-        target = store.create(results, key, code, machine.describe(node.node_root, context.ROOT))
-    else:
-        store.point_latest(results, target.path)
-    target.add_plan(made)
-    _sweep(work, target, figures)
+    request = _requested(
+        experiment, scale, inventory, disk, systems=systems, where=where, trials=trials, node_var=node_var
+    )
+    with cluster.connected(request.inventory, request.inventory.lanes()) as nodes:
+        made = request.plan(nodes.cpus)
+        code = identity.code_identity(context.ROOT)
+        key = resume.key_of(made.scale, request.inventory, disk, code, nodes.identity)
+        target = None if fresh else store.find(results, key)
+        if into:
+            target = store.open_run(results, into)
+        recorded = target.recorded() if target is not None else {}
+        work = Work(made, store.to_run(made.trials, recorded), request.inventory, nodes, key, code)
+        work.check(target, mixed_code)
+        context.check_space(results, len(work.todo) * 64 * 1024)
+        if target is None:
+            first = nodes.lanes[0].db_facts
+            target = store.create(results, key, code, {**first, "rustc": machine.rustc(context.ROOT)})
+        else:
+            store.point_latest(results, target.path)
+        target.add_plan(made)
+        summary = _sweep(work, target)
+    _finish(target, summary, figures)
 
 
 @app.command()
@@ -160,27 +213,31 @@ def retry(
 ) -> None:
     """Run only the failed trials of a run again."""
     target = store.open_run(results, run_name)
-    made = _plan_of(target)
-    todo = store.to_retry(made.trials, target.recorded(), invalid)
-    if not todo:
+    again = {"failed", "invalid"} if invalid else {"failed"}
+    if not again & set(target.states().values()):
         _out(f"{target.path}: no failed {'or invalid ' if invalid else ''}trial")
         return
-    node = Node(context.ROOT, target.key.inventory, context.node_variables(node_var))
-    code = identity.code_identity(context.ROOT)
-    work = Work(made, todo, node, resume.key_of(made.scale, node, target.key.disk, code), code)
-    work.check(target, mixed_code)
-    _sweep(work, target, figures)
+    inventory = Inventory(context.ROOT, target.key.inventory, context.node_variables(node_var))
+    with cluster.connected(inventory, inventory.lanes()) as nodes:
+        made = _plan_of(target, nodes.cpus)
+        todo = store.to_retry(made.trials, target.recorded(), invalid)
+        code = identity.code_identity(context.ROOT)
+        key = resume.key_of(made.scale, inventory, target.key.disk, code, nodes.identity)
+        work = Work(made, todo, inventory, nodes, key, code)
+        work.check(target, mixed_code)
+        summary = _sweep(work, target)
+    _finish(target, summary, figures)
 
 
-def _plan_of(target: Run) -> Plan:
+def _plan_of(target: Run, cpus: machine.CpuSets) -> Plan:
     """Plan a run's experiments again and keep the trials that the run planned.
 
     Raises InputError when workloads, CPUs or formats changed so that the recorded hashes mean something else now.
     """
     wanted = {t["hash"] for t in target.trials}
-    loaded = [workload.load(context.WORKLOADS, name, target.key.scale) for name in target.meta["experiments"]]
+    loaded = [workloads.load(context.WORKLOADS, name, target.key.scale) for name in target.meta["experiments"]]
     most = max((t["trial"] for t in target.trials), default=0) + 1
-    whole = make_plan(loaded, machine.cpu_sets(), choose(target.key.disk, context.ROOT), trials=most)
+    whole = make_plan(loaded, cpus, choose(target.key.disk, context.ROOT), trials=most)
     trials = tuple(t for t in whole.trials if t.hash in wanted)
     if len(trials) != len(wanted):
         raise InputError(
@@ -196,47 +253,66 @@ class Work:
 
     plan: Plan
     todo: list[Trial]
-    node: Node
+    inventory: Inventory
+    nodes: Cluster
     key: store.Key
     code: identity.Code
 
-    @property
+    @functools.cached_property
     def cost(self) -> Estimate:
         """Estimate what is left."""
-        return estimate(self.plan, self.todo, _datasets(self.node))
+        return estimate(self.plan, self.todo, self.nodes.kept_datasets(), len(self.nodes.lanes))
 
     def check(self, target: Run | None, mixed_code: bool) -> None:
-        """Raise InputError for what forbids the work: a remote node, another run's conditions or code, no space."""
+        """Raise InputError for what forbids the work: another run's conditions or code, unlike nodes, no space."""
         if target is not None:
             resume.refuse_other_conditions(target, self.key)
             if not mixed_code:
                 resume.refuse_other_code(target, self.code, identity.shaping_files(context.ROOT), self.todo)
-        self.node.refuse_remote()
         driver.binary(context.ROOT)
-        context.check_space(self.node.node_root, self.cost.disk_bytes)
+        if self.todo:
+            self.nodes.check_sameness()
+        for lane in self.nodes.lanes:
+            context.check_space(lane.nodes.db.node_root, self.cost.disk_bytes, lane.db)
+
+    def ansible(self, lane: Lane, interrupt: Interrupt) -> Ansible:
+        """Return what runs plays on a lane."""
+        return Ansible(
+            context.ROOT,
+            self.inventory.path(),
+            dict(self.inventory.variables),
+            lane.nodes.db.control_root,
+            (lane.db.name, lane.client.name),
+            interrupt.patience_over,
+        )
 
 
-def _sweep(work: Work, target: Run, figures: bool) -> None:
-    """Execute what is left, write everything that follows from the records, and leave with the fitting exit code."""
-    cpus = machine.cpu_sets()
-    summary = Summary()
-    seconds = work.cost.seconds
+def _sweep(work: Work, target: Run) -> Summary:
+    """Execute what is left."""
     already = len(work.plan.trials) - len(work.todo)
+    seconds = work.cost.seconds
     _out(f"run {target.path}: {len(work.todo)} trials to do, {already} recorded, about {duration(seconds)}")
-    if work.todo:
-        warnings = precautions.before_a_sweep(work.plan, cpus, context.ROOT)
-        for warning in warnings:
-            _warn(warning)
-        target.add_warnings(warnings)
-        target.keep_code(work.code, identity.shaping_files(context.ROOT))
-        interrupt = Interrupt()
-        with interrupt.listening(), SweepProgress(len(work.todo), seconds) as progress:
-            interrupt.on_ask = lambda: progress.say("interrupted: ending the trial in flight, stopping the servers")
-            ansible = Ansible(work.node, interrupt.patience_over)
-            program = driver.binary(context.ROOT)
-            disk = choose(work.key.disk, context.ROOT)
-            tools = Tools(context.ROOT, ansible, program, cpus, disk, work.code)
-            summary = Sweep(work.plan, target, tools, interrupt, progress).execute(work.todo)
+    if not work.todo:
+        return Summary()
+    lanes, cpus = work.nodes.lanes, work.nodes.cpus
+    described = {h.name: facts for lane in lanes for h, facts in lane.described()}
+    warnings = precautions.before_a_sweep(work.plan, cpus, context.ROOT, described)
+    for warning in warnings:
+        _warn(warning)
+    target.add_warnings(warnings)
+    target.keep_code(work.code, identity.shaping_files(context.ROOT))
+    target.add_lanes({lane.name: lane.record() for lane in lanes})
+    interrupt = Interrupt()
+    with interrupt.listening(), SweepProgress(len(work.todo), seconds, lanes=len(lanes)) as progress:
+        interrupt.on_ask = lambda: progress.say("interrupted: ending the trials in flight, stopping the servers")
+        tools = Tools(context.ROOT, driver.binary(context.ROOT), cpus, choose(work.key.disk, context.ROOT), work.code)
+        recorder = Recorder(work.plan, target, tools, progress)
+        workers = [LaneWorker(lane, work.ansible(lane, interrupt), recorder, interrupt) for lane in lanes]
+        return Sweep(work.plan, workers, recorder, interrupt).execute(work.todo)
+
+
+def _finish(target: Run, summary: Summary, figures: bool) -> None:
+    """Write everything that follows from the records, and leave with the fitting exit code."""
     outputs.refresh(target, draw=figures and not summary.interrupted)
     _close(target, summary)
 

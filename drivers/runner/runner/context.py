@@ -6,6 +6,7 @@ from pathlib import Path
 
 from runner import machine
 from runner.errors import InputError
+from runner.hosts import Host
 from runner.yamlfile import nearest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,12 +46,13 @@ def node_variables(pairs: list[str]) -> dict[str, str | int]:
     return variables
 
 
-def check_space(path: Path, needed_bytes: int) -> None:
-    """Raise InputError when the file system of `path` has less than `needed_bytes` free."""
-    place = machine.file_system(path)
+def check_space(path: Path, needed_bytes: int, host: Host | None = None) -> None:
+    """Raise InputError when the file system of `path`, here or on `host`, has less than `needed_bytes` free."""
+    place = host.file_system(path) if host is not None else machine.file_system(path)
+    where = f"{path} on {host.name}" if host is not None and not host.is_here else str(path)
     if place["free_bytes"] < needed_bytes:
         raise InputError(
-            f"{path} is on {place['device']} with {gigabytes(place['free_bytes'])} free; this needs about"
+            f"{where} is on {place['device']} with {gigabytes(place['free_bytes'])} free; this needs about"
             f" {gigabytes(needed_bytes)}: free some space, or choose a smaller SCALE"
         )
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,11 +13,13 @@ from typing import Any
 
 import ansible_runner
 
-from runner.errors import InputError, RunError
+from runner.errors import RunError
 from runner.files import read_json, write_json
+from runner.hosts import LostNodeError
 from runner.plan import Deployment
 from runner.workload import family
 
+ADAPTERS = ("mysql", "mysql-memcached", "anticache")  # of loadgen; each has its endpoint file
 PLAY_LIMIT_S = 900  # a restore of the paper's 26 GB takes minutes; a play that takes longer hangs
 
 
@@ -28,125 +28,119 @@ class DeployError(RunError):
 
 
 @dataclass(frozen=True)
-class Node:
-    """Where the playbooks work: inventory, and variables that override the inventory's (ports, directories)."""
+class Played:
+    """How a play ended: Ansible Runner's status, what its failed tasks said, and everything that it printed."""
+
+    status: str
+    failures: list[str]
+    unreachable: dict[str, str]
+    """Hosts that Ansible could not reach, with what it said."""
+    output: str
+
+
+def playbook(
+    root: Path,
+    inventory: Path,
+    name: str,
+    variables: dict[str, Any],
+    *,
+    limit: str = "",
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Played:
+    """Run ``ansible/<name>.yml``; `cancelled` is asked several times a second. Several may run at once."""
+    path = root / "ansible" / f"{name}.yml"
+    if not path.is_file():
+        raise DeployError(f"{path} is missing: is this checkout complete?")
+    failures: list[str] = []
+    unreachable: dict[str, str] = {}
+
+    def handle(event: dict[str, Any]) -> bool:
+        failures.extend(_failure(event))
+        if event.get("event") == "runner_on_unreachable":
+            data = event["event_data"]
+            unreachable[data.get("host", "?")] = " ".join(str(data.get("res", {}).get("msg", "")).split())
+        if on_event is not None:
+            on_event(event)
+        return False  # keep no file per event: there are thousands in a sweep
+
+    # A directory of its own for each play, with a short name.
+    private = Path(tempfile.mkdtemp(prefix="anticache-eval-"))
+    try:
+        result = ansible_runner.run(
+            private_data_dir=str(private),
+            project_dir=str(root / "ansible"),
+            playbook=str(path),
+            inventory=str(inventory),
+            limit=limit or None,
+            extravars=variables,
+            envvars=_environment(root),
+            event_handler=handle,
+            # Never None: Ansible Runner would then put its own signal handlers in place of ours.
+            cancel_callback=cancelled or _never,
+            settings={"pexpect_timeout": 1},
+            timeout=PLAY_LIMIT_S,
+            quiet=True,
+        )
+        output = Path(result.stdout.name).read_text(encoding="utf-8", errors="replace")
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+    return Played(result.status, failures, unreachable, output)
+
+
+def _environment(root: Path) -> dict[str, str]:
+    path = os.environ.get("PATH", os.defpath)
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}",
+        "ANSIBLE_CONFIG": str(root / "ansible" / "ansible.cfg"),
+        "ANSIBLE_NOCOLOR": "1",
+        # Ansible Runner would switch it off.
+        "ANSIBLE_HOST_KEY_CHECKING": os.environ.get("ANSIBLE_HOST_KEY_CHECKING", "True"),
+    }
+
+
+@dataclass(frozen=True)
+class Ansible:
+    """Runs plays on the nodes of one lane, one at a time; each leaves its whole output in a log."""
 
     root: Path
-    inventory: str
+    inventory: Path
     variables: dict[str, Any]
-
-    def inventory_path(self) -> Path:
-        """Return the inventory directory or file; raises InputError when there is none."""
-        for candidate in (self.root / "ansible" / "inventories" / self.inventory, Path(self.inventory).absolute()):
-            if candidate.exists():
-                return candidate
-        present = sorted(p.name for p in (self.root / "ansible" / "inventories").glob("[!.]*"))
-        raise InputError(
-            f"there is no inventory {self.inventory!r}; present: {', '.join(present) or 'none'}, or a path"
-        )
-
-    def refuse_remote(self) -> None:
-        """Raise InputError when the systems would run on another machine: what is recorded is read on this one."""
-        hosts = self._hosts()
-        remote = [name for name, variables in hosts.items() if variables.get("ansible_connection") != "local"]
-        if remote:
-            raise InputError(
-                f"inventory {self.inventory!r} puts the systems on {', '.join(remote)}: so far a run needs a `dbms`"
-                " host with `ansible_connection: local`, because data sets, CPU sets, memory and the servers' processes"
-                " are read on the machine that runs the terminals"
-            )
-
-    def _hosts(self) -> dict[str, dict[str, Any]]:
-        """Ask Ansible for the hosts of group ``dbms`` with their variables; raises InputError when there are none."""
-        path = self.inventory_path()
-        program = Path(sys.executable).parent / "ansible-inventory"
-        environment = {**os.environ, "ANSIBLE_CONFIG": str(self.root / "ansible" / "ansible.cfg")}
-        asked = subprocess.run(
-            [program, "--inventory", path, "--list", "--limit", "dbms"],
-            capture_output=True,
-            text=True,
-            env=environment,
-            check=False,
-        )
-        try:
-            hosts: dict[str, dict[str, Any]] = json.loads(asked.stdout)["_meta"]["hostvars"]
-        except (ValueError, KeyError):
-            said = " ".join(asked.stderr.split()) or f"exit code {asked.returncode}"
-            raise InputError(f"inventory {path} cannot be read: {said}") from None
-        if not hosts:
-            raise InputError(f"inventory {path} has no host in its group `dbms`: the systems would run nowhere")
-        return {name: {**variables, **self.variables} for name, variables in hosts.items()}
-
-    @property
-    def control_root(self) -> Path:
-        """Return where the plays leave ``<system>/endpoint.json`` on this machine."""
-        return Path(self.variables.get("control_root", self.root / "var"))
-
-    @property
-    def node_root(self) -> Path:
-        """Return where the servers keep their data (a path on the node)."""
-        return Path(self.variables.get("node_root", self.root / "var"))
-
-
-class Ansible:
-    """Runs plays, one at a time; each leaves its whole output in a log."""
-
-    def __init__(self, node: Node, cancelled: Callable[[], bool]) -> None:
-        """Prepare plays on `node`; `cancelled` is asked several times a second while a play runs."""
-        self.node = node
-        self._cancelled = cancelled
+    control_root: Path
+    limit: tuple[str, ...]
+    """The lane's hosts: a play must not touch those of another lane."""
+    cancelled: Callable[[], bool]
 
     def play(self, name: str, deployment_file: dict[str, Any], log: Path, cancellable: bool = True) -> None:
-        """Run ``ansible/<name>.yml`` with a deployment file; raises DeployError when a task fails."""
-        playbook = self.node.root / "ansible" / f"{name}.yml"
-        if not playbook.is_file():
-            raise DeployError(f"{playbook} is missing: is this checkout complete?")
-        failures: list[str] = []
+        """Run ``ansible/<name>.yml`` with a deployment file.
 
-        def on_event(event: dict[str, Any]) -> bool:
-            failures.extend(_failure(event))
-            return False  # keep no file per event: there are thousands in a sweep
-
-        # A short name: Ansible's control sockets below it must fit into 108 characters.
-        private = Path(tempfile.mkdtemp(prefix="anticache-eval-"))
-        try:
-            result = ansible_runner.run(
-                private_data_dir=str(private),
-                project_dir=str(self.node.root / "ansible"),
-                playbook=str(playbook),
-                inventory=str(self.node.inventory_path()),
-                extravars={**self.node.variables, **deployment_file},
-                envvars=self._environment(),
-                event_handler=on_event,
-                # Never None: Ansible Runner would then put its own signal handlers in place of ours.
-                cancel_callback=self._cancelled if cancellable else _never,
-                settings={"pexpect_timeout": 1},
-                timeout=PLAY_LIMIT_S,
-                quiet=True,
-            )
-            with log.open("a", encoding="utf-8") as file, Path(result.stdout.name).open(encoding="utf-8") as output:
-                shutil.copyfileobj(output, file)
-        finally:
-            shutil.rmtree(private, ignore_errors=True)
-        if result.status == "canceled":
+        Raises DeployError when a task fails, LostNodeError when a node cannot be reached.
+        """
+        for adapter in ADAPTERS:
+            (self.control_root / adapter).mkdir(parents=True, exist_ok=True)
+        done = playbook(
+            self.root,
+            self.inventory,
+            name,
+            {**self.variables, **deployment_file},
+            limit=",".join(dict.fromkeys(self.limit)),
+            cancelled=self.cancelled if cancellable else None,
+        )
+        with log.open("a", encoding="utf-8") as file:
+            file.write(done.output)
+        for host, said in done.unreachable.items():
+            raise LostNodeError(host, f"Ansible cannot reach it for {name}.yml: {said}")
+        if done.status == "canceled":
             raise DeployError(f"{name}.yml was interrupted")
-        if result.status == "timeout":
+        if done.status == "timeout":
             raise DeployError(f"{name}.yml did not end within {PLAY_LIMIT_S} s; log: {log}")
-        if result.status != "successful":
-            raise DeployError(f"{name}.yml failed: {' | '.join(failures) or 'no task reported why'}; log: {log}")
-
-    def _environment(self) -> dict[str, str]:
-        path = os.environ.get("PATH", os.defpath)
-        return {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}",
-            "ANSIBLE_CONFIG": str(self.node.root / "ansible" / "ansible.cfg"),
-            "ANSIBLE_NOCOLOR": "1",
-        }
+        if done.status != "successful":
+            raise DeployError(f"{name}.yml failed: {' | '.join(done.failures) or 'no task reported why'}; log: {log}")
 
     def endpoint(self, deployment: Deployment) -> dict[str, Any]:
         """Read what ``deploy.yml`` left about the running system."""
         adapter = "anticache" if family(deployment.system) == "anticache" else deployment.system
-        path = self.node.control_root / adapter / "endpoint.json"
+        path = self.control_root / adapter / "endpoint.json"
         try:
             return dict(read_json(path))
         except (OSError, ValueError) as error:

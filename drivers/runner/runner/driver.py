@@ -1,29 +1,27 @@
-"""Calling loadgen: one process per load, prewarm or trial, watched from outside."""
+"""Calling loadgen: one process per load, prewarm or trial on the client node, watched from outside."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner import machine
-from runner.errors import InputError
+from runner.errors import InputError, RunError
 from runner.files import tail, write_json
+from runner.hosts import Host, LostNodeError, Processes
 
 LOADGEN = Path("target/release/loadgen")
 ANTICACHED = Path("target/release/anticached")
-POLL_S = 0.05
+WAIT_S = 0.2  # between looks at an interruption
+SERVER_CHECK_S = 0.5
 GRACE_S = 15.0  # what loadgen gets to write its result after SIGTERM
 DEATH_GRACE_S = 5.0  # what it gets to notice by itself that a server died
-SECRET_WORDS = ("password", "secret")  # in the names of an endpoint's keys
 TRIAL_SLACK_S = 120.0  # connecting terminals, a minute for outstanding transactions, counters, writing results
+SECRET = ("password", "secret")
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,15 @@ class Outcome:
     last_line: str
 
 
+@dataclass(frozen=True)
+class Client:
+    """Where loadgen runs: a host, its places, and the program as it lies there."""
+
+    host: Host
+    tools: Path
+    program: Path
+
+
 def binary(root: Path) -> Path:
     """Return the loadgen binary; raises InputError with the command that builds it."""
     path = root / LOADGEN
@@ -43,91 +50,89 @@ def binary(root: Path) -> Path:
     return path
 
 
+def without_secrets(endpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return what may be recorded of an endpoint: nothing whose name speaks of a password or a secret."""
+    return {name: value for name, value in endpoint.items() if not any(word in name for word in SECRET)}
+
+
 def call(
-    program: Path,
+    client: Client,
     verb: str,
     spec: dict[str, Any],
     directory: Path,
     *,
     cancelled: Callable[[], bool],
     limit_s: float,
-    servers: machine.Processes | None = None,
+    servers: Processes | None = None,
     out: bool = False,
 ) -> Outcome:
-    """Run ``loadgen <verb>``, its messages in ``<directory>/loadgen-<verb>.log``.
+    """Run ``loadgen <verb>`` on the client node and bring what it wrote into `directory`.
 
-    The specification is kept in ``<directory>/loadgen-<verb>.json`` without secrets; the endpoint with them goes
-    through a pipe and stays nowhere. It is ended when it takes longer than `limit_s`, when `cancelled` says so, or when
-    one of `servers` died.
+    Its messages go to ``loadgen-<verb>.log`` there, its spec, less passwords, to ``loadgen-<verb>.json``. It is ended
+    when it takes longer than `limit_s`, when `cancelled` says so, or when one of `servers` died. Raises LostNodeError
+    when one of the two nodes does not answer any more.
     """
-    spec_file = directory / f"loadgen-{verb}.json"
     endpoint: dict[str, Any] = spec.get("endpoint", {})
-    write_json(spec_file, {**spec, "endpoint": without_secrets(endpoint)})
-    log_path = directory / f"loadgen-{verb}.log"
-    command = [str(program), verb, "--spec", str(spec_file), "--endpoint", "/dev/stdin"]
-    if out:
-        command += ["--out", str(directory)]
-    with log_path.open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C reaches the runner alone, which then ends things in order
-            env={**os.environ, "NO_COLOR": "1"},
-        )
-        _hand_over(process, endpoint)
-        stopped = _watch(process, cancelled, time.monotonic() + limit_s, limit_s, servers or {})
-    lines = [line for line in tail(log_path, 20).splitlines() if line.strip()]
-    return Outcome(process.returncode, stopped, lines[-1].strip() if lines else "")
+    shown = {**spec, "endpoint": without_secrets(endpoint)}
+    write_json(directory / f"loadgen-{verb}.json", shown)
+    host = client.host
+    work = host.make_work(client.tools / "work")
+    log_name = f"loadgen-{verb}.log"
+    try:
+        spec_path, endpoint_path = work / "spec.json", work / "endpoint-with-passwords.json"
+        host.write(spec_path, json.dumps(shown).encode())
+        host.write(endpoint_path, json.dumps(endpoint).encode(), mode=0o600)
+        command = [str(client.program), verb, "--spec", str(spec_path), "--endpoint", str(endpoint_path)]
+        command += ["--out", str(work)] if out else []
+        try:
+            pid = host.spawn(command, work / log_name)
+        except OSError as error:
+            raise RunError(f"loadgen cannot be started on {host.name}: {error}") from None
+        try:
+            exit_code, stopped = _watch(host, pid, cancelled, limit_s, servers)
+        finally:
+            _fetch(host, work, directory, leave={spec_path.name, endpoint_path.name})
+    finally:
+        with contextlib.suppress(LostNodeError):
+            host.remove_work(work)
+    lines = [line for line in tail(directory / log_name, 20).splitlines() if line.strip()]
+    return Outcome(exit_code, stopped, lines[-1].strip() if lines else "")
 
 
-def without_secrets(endpoint: dict[str, Any]) -> dict[str, Any]:
-    """Return an endpoint as it may be recorded: without passwords and secrets."""
-    return {key: value for key, value in endpoint.items() if not any(word in key for word in SECRET_WORDS)}
-
-
-def _hand_over(process: subprocess.Popen[bytes], endpoint: dict[str, Any]) -> None:
-    """Write the endpoint into the process's pipe; one that has ended already says why itself."""
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(json.dumps(endpoint).encode())
+def _fetch(host: Host, work: Path, directory: Path, leave: set[str]) -> None:
+    """Copy the files of a work directory, adding to those that are there."""
+    for name, is_directory in host.entries(work).items():
+        if not is_directory and name not in leave:
+            with (directory / name).open("ab") as file:
+                file.write(host.read(work / name))
 
 
 def _watch(
-    process: subprocess.Popen[bytes],
-    cancelled: Callable[[], bool],
-    end: float,
-    limit_s: float,
-    servers: machine.Processes,
-) -> str:
-    """Wait for the end of `process`, or bring it about; return the reason in the latter case."""
+    host: Host, pid: int, cancelled: Callable[[], bool], limit_s: float, servers: Processes | None
+) -> tuple[int, str]:
+    """Wait for the end of loadgen, or bring it about; return its exit code, and the reason in the latter case."""
+    began = checked = time.monotonic()
     died_at: float | None = None
-    checked = 0.0
-    while process.poll() is None:
+    while True:
+        code = host.wait(pid, WAIT_S)
+        if code is not None:
+            return code, ""
         now = time.monotonic()
         if cancelled():
-            _end(process)
-            return "interrupted"
-        if now > end:
-            _end(process)
-            return f"loadgen did not end within {limit_s:.0f} s and was ended"
-        if died_at is None and now - checked > 10 * POLL_S:
+            return host.end(pid, GRACE_S), "interrupted"
+        if now > began + limit_s:
+            return host.end(pid, GRACE_S), f"loadgen did not end within {limit_s:.0f} s and was ended"
+        if servers is not None and died_at is None and now - checked > SERVER_CHECK_S:
             checked = now
-            if machine.dead(servers):
-                died_at = now
+            died_at = now if _dead(servers, host, pid) else None
         if died_at is not None and now - died_at > DEATH_GRACE_S:
-            _end(process)
-            return "a server died"
-        time.sleep(POLL_S)
-    return ""
+            return host.end(pid, GRACE_S), "a server died"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process to end, and make it end when it does not listen."""
-    process.send_signal(signal.SIGTERM)
+def _dead(servers: Processes, host: Host, pid: int) -> list[str]:
+    """Name the dead servers; when their node is lost, end loadgen, which would wait for them, and say so."""
     try:
-        process.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        return servers.dead()
+    except LostNodeError:
+        host.end(pid, GRACE_S)
+        raise

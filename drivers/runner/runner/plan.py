@@ -343,9 +343,12 @@ MYSQL_BYTES_PER_STORED_BYTE = 1.25  # tablespace with free space in its pages, d
 ENGINE_LOG_BYTES_PER_S = 20_000_000  # command log of a fast write-heavy trial; emptied with each deployment
 
 
-def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str]) -> Estimate:
-    """Estimate time and disk for `trials`; `kept` names the data sets that are already loaded and kept."""
-    seconds, stored_bytes, log_bytes = 0.0, 0, 0
+def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str], lanes: int = 1) -> Estimate:
+    """Estimate time, and disk per node, for `trials` on a number of equal lanes.
+
+    `kept` names the data sets that are already loaded and kept on all of them; others each lane loads for itself.
+    """
+    seconds, loading_s, stored_bytes, log_bytes = 0.0, 0.0, 0, 0
     count = deployed = 0
     loaded = set(kept)
     for deployment, on_it in plan.batches(trials):
@@ -356,7 +359,7 @@ def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str]) -> Estimate:
         seconds += DEPLOYMENT_OVERHEAD_S + len(on_it) * (trial_s + TRIAL_OVERHEAD_S)
         if family(deployment.system) == "mysql":
             if deployment.dataset not in loaded:
-                seconds += DEPLOYMENT_OVERHEAD_S + records / MYSQL_LOAD_RECORDS_PER_S
+                loading_s += DEPLOYMENT_OVERHEAD_S + records / MYSQL_LOAD_RECORDS_PER_S
                 loaded.add(deployment.dataset)
             warmed = deployment.values["memory_budget_bytes"] / workload.experiment.stored_bytes_per_record
             seconds += size_bytes / COPY_BYTES_PER_S + warmed / PREWARM_RECORDS_PER_S
@@ -367,4 +370,7 @@ def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str]) -> Estimate:
             log_bytes = max(log_bytes, size_bytes * 2 + int(2 * writes * trial_s * ENGINE_LOG_BYTES_PER_S))
         count += len(on_it)
         deployed += 1
-    return Estimate(count, deployed, seconds, stored_bytes + log_bytes + count * RESULT_BYTES_PER_TRIAL)
+    busy = max(1, min(lanes, deployed))  # a deployment is not divided between lanes
+    return Estimate(
+        count, deployed, loading_s + seconds / busy, stored_bytes + log_bytes + count * RESULT_BYTES_PER_TRIAL
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from runner import driver, identity, machine
 from runner.plan import Plan
@@ -24,7 +25,8 @@ def of_plan(plan: Plan, cpus: machine.CpuSets) -> list[str]:
     return found
 
 
-def before_a_sweep(plan: Plan, cpus: machine.CpuSets, root: Path) -> list[str]:
-    """Warn of everything that would spoil figures: also of a busy machine, and of binaries older than their sources."""
+def before_a_sweep(plan: Plan, cpus: machine.CpuSets, root: Path, nodes: dict[str, dict[str, Any]]) -> list[str]:
+    """Warn of everything that would spoil figures: also of busy nodes, and of binaries older than their sources."""
     stale = (identity.stale_binary(path) for path in (root / driver.LOADGEN, root / driver.ANTICACHED))
-    return [*of_plan(plan, cpus), *filter(None, [machine.load_warning(), *stale])]
+    busy = (machine.load_warning(name, description) for name, description in nodes.items())
+    return [*of_plan(plan, cpus), *filter(None, [*busy, *stale])]

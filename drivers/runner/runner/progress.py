@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import TracebackType
 
@@ -22,8 +23,11 @@ def duration(seconds: float) -> str:
 class SweepProgress:
     """Reports trials as they end; the time left is the estimate corrected by what the sweep really took so far."""
 
-    def __init__(self, total: int, estimated_s: float, console: Console | None = None) -> None:
-        """Expect `total` trials in about `estimated_s` seconds."""
+    def __init__(self, total: int, estimated_s: float, console: Console | None = None, lanes: int = 1) -> None:
+        """Expect `total` trials in about `estimated_s` seconds; with several `lanes`, lines name theirs."""
+        self._lanes = lanes
+        self._doing: dict[str, str] = {}
+        self._lock = threading.Lock()
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._total, self._done = total, 0
         self._estimated_s = max(estimated_s, 1.0)
@@ -58,20 +62,28 @@ class SweepProgress:
         """Print one line above the bar."""
         self._console.print(text, markup=False)
 
-    def doing(self, text: str) -> None:
-        """Say what is going on now; on a terminal beside the bar, else as a line."""
-        if self._bar is not None:
-            self._bar.update(self._task, description=text)
-        else:
-            self.say(f"{self._stamp()} {text}")
+    def doing(self, text: str, lane: str = "") -> None:
+        """Say what is going on now on a lane; on a terminal beside the bar, else as a line."""
+        with self._lock:
+            self._doing[lane] = text
+            if self._bar is not None:
+                self._bar.update(
+                    self._task, description=" | ".join(map(self._named, self._doing.values(), self._doing))
+                )
+            else:
+                self.say(f"{self._stamp()} {self._named(text, lane)}")
 
-    def trial_done(self, label: str, outcome: str) -> None:
+    def trial_done(self, label: str, outcome: str, lane: str = "") -> None:
         """Count one trial and print its outcome."""
-        self._done += 1
-        left = duration(self.seconds_left())
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, left=left)
-        self.say(f"{self._stamp()} {label}: {outcome}; {left} left")
+        with self._lock:
+            self._done += 1
+            left = duration(self.seconds_left())
+            if self._bar is not None:
+                self._bar.update(self._task, completed=self._done, left=left)
+            self.say(f"{self._stamp()} {self._named(label, lane)}: {outcome}; {left} left")
+
+    def _named(self, text: str, lane: str) -> str:
+        return f"{lane}: {text}" if self._lanes > 1 and lane else text
 
     def seconds_left(self) -> float:
         """Estimate the seconds to the end, from the estimate's share that is done and the time it really took."""

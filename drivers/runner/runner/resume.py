@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from runner import identity, machine
-from runner.deploy import Node
+from runner import identity
 from runner.errors import InputError
 from runner.identity import Code
+from runner.inventory import Inventory
 from runner.plan import Trial
 from runner.store import Key, Run
 
@@ -22,16 +22,16 @@ SHOWN = {
 }
 
 
-def key_of(scale: str, node: Node, disk: str, code: Code) -> Key:
-    """Return what trials measured here and now would have in common."""
+def key_of(scale: str, inventory: Inventory, disk: str, code: Code, machine: str) -> Key:
+    """Return what trials measured now on `inventory`, whose lanes are each a `machine`, would have in common."""
     return Key(
         scale=scale,
-        inventory=node.inventory,
+        inventory=inventory.name,
         disk=disk,
         shaping_code=code.shaping,
-        inventory_content=identity.inventory_digest(node.inventory_path()),
-        node_variables=identity.variables_digest(node.variables),
-        machine=machine.identity(),
+        inventory_content=identity.inventory_digest(inventory.path()),
+        node_variables=identity.variables_digest(inventory.variables),
+        machine=machine,
     )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -47,7 +48,7 @@ class Key:
     node_variables: str
     """Digest of the variables that override the inventory's."""
     machine: str
-    """CPU model, cores and kernel release."""
+    """CPU model, cores and kernel release of a lane's nodes, which are alike on all lanes."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         """Open an existing run; raises InputError when the directory is none or of another format."""
         self.path = path
+        self._lock = threading.Lock()  # several lanes write into one run
         try:
             self.meta: dict[str, Any] = read_json(path / "run.json")
             self.plan: dict[str, Any] = read_json(path / "plan.json")
@@ -136,7 +138,13 @@ class Run:
 
     def add_warnings(self, warnings: list[str]) -> None:
         """Keep what was warned of before trials were run."""
-        self.meta["warnings"] = list(dict.fromkeys([*self.meta["warnings"], *warnings]))
+        with self._lock:
+            self.meta["warnings"] = list(dict.fromkeys([*self.meta["warnings"], *warnings]))
+            write_json(self.path / "run.json", self.meta)
+
+    def add_lanes(self, lanes: dict[str, Any]) -> None:
+        """Keep which lanes measured, with their hosts; a lane of the same name replaces what was kept of it."""
+        self.meta["lanes"] = {**self.meta.get("lanes", {}), **lanes}
         write_json(self.path / "run.json", self.meta)
 
     def add_plan(self, plan: Plan) -> None:
@@ -173,13 +181,14 @@ class Run:
         before = sum(1 for _ in earlier.iterdir()) if earlier.is_dir() else 0
         return before + (1 if self.trial_path(trial_hash).is_dir() else 0)
 
-    def new_deployment(self, deployment: Deployment) -> Path:
+    def new_deployment(self, deployment: Deployment, lane: str) -> Path:
         """Make a numbered directory for one deployment's files."""
         parent = self.path / "deployments"
         parent.mkdir(parents=True, exist_ok=True)
-        number = 1 + sum(1 for _ in parent.iterdir())
-        place = parent / f"{number:03d}-{deployment.system}-{deployment.data_memory_ratio:g}x"
-        place.mkdir()
+        with self._lock:
+            number = 1 + sum(1 for _ in parent.iterdir())
+            place = parent / f"{number:03d}-{deployment.system}-{deployment.data_memory_ratio:g}x-lane-{lane}"
+            place.mkdir()
         return place
 
 
@@ -219,6 +228,7 @@ def create(results: Path, key: Key, code: Code, machine: dict[str, Any]) -> Run:
             "key": asdict(key),
             "code": asdict(code),
             "machine": machine,
+            "lanes": {},
             "warnings": [],
         },
     )

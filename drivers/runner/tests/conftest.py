@@ -12,9 +12,12 @@ import pandas as pd
 import pytest
 
 from runner import collect, store
+from runner.cluster import Lane
 from runner.disk import NODE_DISK
 from runner.files import write_json
+from runner.hosts import Connection, Host
 from runner.identity import Code
+from runner.inventory import LaneNodes, Node
 from runner.machine import CpuSets
 from runner.plan import Plan, Trial, make_plan
 from runner.store import Key, Run
@@ -22,6 +25,30 @@ from runner.workload import Workload, load
 
 ROOT = Path(__file__).resolve().parents[3]
 CPUS = CpuSets("0", "1")
+
+
+def a_node(name: str, root: Path, *, lane: str = "1", groups: tuple[str, ...] = ("dbms", "clients")) -> Node:
+    """A host as an inventory names it."""
+    return Node(name, groups, lane, Connection(kind="local"), root / "var", root / "tools", root / "var", "", "", {})
+
+
+def a_lane(name: str, root: Path, db: Host | None = None, client: Host | None = None) -> Lane:
+    """A lane whose nodes are this machine, or what a test gives."""
+    db = db or Host(f"db-{name}")
+    client = client or db
+    node = a_node(db.name, root, lane=name)
+    facts = db.describe(root)
+    return Lane(LaneNodes(name, node, dataclasses.replace(node, name=client.name)), db, client, facts, facts)
+
+
+@pytest.fixture
+def new_lane() -> Callable[..., Lane]:
+    return a_lane
+
+
+@pytest.fixture
+def new_node() -> Callable[..., Node]:
+    return a_node
 
 
 @pytest.fixture

@@ -12,13 +12,16 @@ import pytest
 
 from runner import identity, machine, precautions, resume, store
 from runner.cli import main
-from runner.deploy import Node
+from runner.cluster import Lane
 from runner.disk import NODE_DISK
 from runner.files import read_json, write_json
+from runner.hosts import Host
 from runner.identity import Code
+from runner.inventory import Inventory
 from runner.plan import Trial, make_plan
+from runner.recording import Summary
 from runner.store import Run
-from runner.sweep import Summary, Sweep
+from runner.sweep import Sweep
 from runner.workload import load
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -98,39 +101,55 @@ def test_make_smoke_is_smoke_whatever_the_scale() -> None:
 def test_plan_warns_of_partitions_without_a_cpu(
     tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "cpu_sets", lambda: machine.CpuSets("0", "1"))
+    monkeypatch.setattr(Lane, "cpus", machine.CpuSets("0", "1"))
     done = runner("plan", "--scale", "paper", "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "warning: 6 partitions on the 1 CPUs of the server's set (0)" in done.stderr
 
 
-def test_systems_on_another_machine_can_be_planned_but_not_run(tmp_path: Path, runner: Runner) -> None:
+def test_nodes_that_cannot_be_reached_can_be_planned_for_but_not_run_on(tmp_path: Path, runner: Runner) -> None:
     lab = tmp_path / "lab"
     shutil.copytree(ROOT / "ansible" / "inventories" / "lab.example", lab)
     arguments = ("--inventory", str(lab), "--results", str(tmp_path / "results"))
-    assert runner("plan", *arguments).returncode == 0
+    done = runner("plan", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "db1: node db1 was lost" in done.stderr
+    assert "CPU sets, kept data sets, free space and recorded trials are not known" in done.stderr
+    assert "lanes        2" in done.stdout
     done = runner("run", *arguments)
     assert done.returncode == 2
-    assert (
-        "puts the systems on db-node.example: so far a run needs a `dbms` host with `ansible_connection" in done.stderr
-    )
+    for node in ("db1", "db2", "client1", "client2"):
+        assert f"{node}: node {node} was lost: its connection ended: " in done.stderr
     assert not (tmp_path / "results").exists()
-    (lab / "hosts.yml").write_text("dbms: [\n")
-    done = runner("run", *arguments)
-    assert done.returncode == 2
-    assert "cannot be read" in done.stderr or "no host in its group" in done.stderr
+
+
+def test_an_inventory_without_lanes_is_refused(tmp_path: Path, runner: Runner) -> None:
+    lab = tmp_path / "hosts.yml"
+    for text, message in (
+        ("dbms: [\n", "has no host in its group `dbms`"),
+        ("dbms: {hosts: {a: {ansible_connection: winrm, node_root: /r, node_tools: /t}}}", "allowed: local, ssh"),
+        (
+            "clients: {hosts: {a: {ansible_password: x, node_root: /r, node_tools: /t}}}",
+            "host a: it has a password for SSH",
+        ),
+    ):
+        lab.write_text(text)
+        done = runner("run", "--inventory", str(lab), "--results", str(tmp_path / "results"))
+        assert done.returncode == 2, done.stdout
+        assert message in done.stderr
+        assert "x}" not in done.stderr
     assert not (tmp_path / "results").exists()
 
 
 @pytest.fixture
 def failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run of this machine with one valid trial of older code, an invalid one and a failed one."""
-    made = make_plan(
-        [load(ROOT / "workloads", "fig06", "tiny")], machine.cpu_sets(), NODE_DISK, systems=["anticache-lru"]
-    )
-    node = Node(ROOT, "local", {})
-    old = Code("a" * 40, False, "old")
-    run = store.create(tmp_path, resume.key_of("tiny", node, "none", old), old, {"cpu_cores": 2})
+    here = Host("here").describe(ROOT)
+    cpus = machine.halves(here["cpus"])
+    made = make_plan([load(ROOT / "workloads", "fig06", "tiny")], cpus, NODE_DISK, systems=["anticache-lru"])
+    inventory, old = Inventory(ROOT, "local", {}), Code("a" * 40, False, "old")
+    key = resume.key_of("tiny", inventory, "none", old, machine.identity(here))
+    run = store.create(tmp_path, key, old, {"cpu_cores": 2})
     run.add_plan(made)
     first, second = made.trials
     for trial, result in ((first, {"status": "ok", "throughput_txn_s": 1.0}), (second, {"status": "failed"})):

@@ -20,8 +20,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from runner import collect, machine
+from runner import collect
 from runner.files import read_json
+from runner.hosts import Host
 from runner.workload import SYSTEMS
 
 pytestmark = pytest.mark.servers
@@ -119,7 +120,8 @@ def test_an_interruption_stops_the_real_servers(bench: Bench) -> None:
     assert reasons["anticache-lru"] == "interrupted"
     pids = [e["endpoint"]["pids"] for e in bench.records("environment.json")]
     assert pids
-    assert all(machine.dead(machine.processes(each)) == list(each) for each in pids), "a server survived"
+    here = Host("here")
+    assert all(here.processes(each).dead() == list(each) for each in pids), "a server survived"
 
 
 def test_every_system_is_measured_on_the_same_run(bench: Bench) -> None:

@@ -9,13 +9,15 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from runner import identity, machine, precautions, resume, store
-from runner.deploy import Node
+from runner import agent, identity, machine, precautions, resume, store
 from runner.disk import NODE_DISK
 from runner.errors import InputError
+from runner.hosts import Host
 from runner.identity import Code
+from runner.inventory import Inventory
 from runner.machine import CpuSets
 from runner.plan import Plan, make_plan
 from runner.store import Run
@@ -89,7 +91,8 @@ def test_a_key_differs_in_all_that_shapes_a_figure(monkeypatch: pytest.MonkeyPat
     code = Code("c", False, "s")
 
     def key(**variables: str) -> store.Key:
-        return resume.key_of("smoke", Node(ROOT, "local", variables), "none", code)
+        machine_name = machine.identity(Host("here").describe(ROOT))
+        return resume.key_of("smoke", Inventory(ROOT, "local", variables), "none", code, machine_name)
 
     assert key() == key()
     assert key(mysql_password="secret") != key()
@@ -154,21 +157,22 @@ def test_other_conditions_are_refused_by_name(plan: Plan, new_run: Callable[[Pla
     assert "--fresh" in str(caught.value)
 
 
-def test_a_process_with_a_used_id_is_not_the_server() -> None:
+def test_a_process_with_a_used_id_is_not_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Host("here")
     with subprocess.Popen(["sleep", "60"]) as server:
-        seen = machine.processes({"sleepd": server.pid, "gone": 2**22 + 1})
-        assert machine.dead(seen) == ["gone"]
+        seen = here.processes({"sleepd": server.pid, "gone": 2**22 + 1})
+        assert seen.dead() == ["gone"]
         server.kill()
         while not Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].strip().startswith("Z"):
             pass
-        assert machine.dead(seen) == ["sleepd", "gone"], "a zombie does not run"
+        assert seen.dead() == ["sleepd", "gone"], "a zombie does not run"
     # Another process under the id that was looked up: its start is not the one that was seen.
-    mine = machine.processes({"me": os.getpid()})
-    assert machine.dead(mine) == []
-    process = mine["me"]
-    assert process is not None
-    process._ident = (process.pid, 1.0)  # type: ignore[attr-defined]
-    assert machine.dead(mine) == ["me"]
+    mine = here.processes({"me": os.getpid()})
+    assert mine.dead() == []
+    ticks = agent.start_ticks(os.getpid())
+    assert ticks is not None
+    monkeypatch.setattr(agent, "start_ticks", lambda _pid: ticks + 1)
+    assert mine.dead() == ["me"]
 
 
 def test_partitions_need_a_cpu_each(smoke: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,23 +185,26 @@ def test_partitions_need_a_cpu_each(smoke: Workload, monkeypatch: pytest.MonkeyP
     assert precautions.of_plan(only_mysql, CpuSets("0", "1")) == [], "MySQL has no partitions"
     cores = len(os.sched_getaffinity(0))
     monkeypatch.setattr("os.getloadavg", lambda: (0.6 * cores, 0.0, 0.0))
-    busy = precautions.before_a_sweep(only_mysql, CpuSets("0", "1"), Path("/nowhere"))
+    nodes = {"db1": Host("db1").describe(ROOT)}
+    busy = precautions.before_a_sweep(only_mysql, CpuSets("0", "1"), Path("/nowhere"), nodes)
     assert len(busy) == 1
-    assert "load average" in busy[0]
+    assert "the load average of db1 is" in busy[0]
 
 
 def test_the_machine_is_described_with_what_moves_figures(tmp_path: Path) -> None:
-    (tmp_path / ".tools").mkdir()
-    assert machine.describe(tmp_path, tmp_path)["rustc"] == "unknown"
+    assert machine.rustc(tmp_path) == "unknown"
     toolchain = tmp_path / "with-rust"
     (toolchain / ".tools").mkdir(parents=True)
     (toolchain / "rustc").write_text("#!/bin/sh\necho rustc 1.2.3\n")
     (toolchain / "rustc").chmod(0o755)
     (toolchain / ".tools/cargo-directory").write_text(f"{toolchain}\n")
-    described = machine.describe(tmp_path, toolchain)
-    assert described["rustc"] == "rustc 1.2.3"
+    assert machine.rustc(toolchain) == "rustc 1.2.3"
+    described = Host("here").describe(tmp_path / "not" / "there")
     assert len(described["load_average"]) == 3
     assert described["transparent_huge_pages"]
+    assert described["memory_bytes"] == psutil.virtual_memory().total
+    assert described["cpu_cores"] == len(described["cpus"]) == len(os.sched_getaffinity(0))
+    assert described["node_root_device"]["free_bytes"] > 0
 
 
 @pytest.mark.parametrize(("listed", "count"), [("0", 1), ("0-3", 4), ("0,2-3,8", 4)])

@@ -9,7 +9,7 @@ import pytest
 
 from runner.disk import NODE_DISK, Disk
 from runner.errors import InputError
-from runner.machine import CpuSets, cpu_sets
+from runner.machine import CpuSets, halves
 from runner.plan import Cell, estimate, make_deployment, make_plan, parse_where
 from runner.workload import SYSTEMS, Workload
 
@@ -168,4 +168,4 @@ def test_the_estimate_counts_time_and_kept_datasets(smoke: Workload) -> None:
     ],
 )
 def test_cpu_sets(cpus: list[int], expected: CpuSets) -> None:
-    assert cpu_sets(cpus) == expected
+    assert halves(cpus) == expected

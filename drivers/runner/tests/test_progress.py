@@ -33,6 +33,18 @@ def test_plain_lines_without_a_terminal() -> None:
     assert "\x1b" not in out.getvalue()
 
 
+def test_several_lanes_are_told_apart() -> None:
+    out = io.StringIO()
+    with SweepProgress(2, 100.0, Console(file=out, width=200), lanes=2) as progress:
+        progress.doing("deploying mysql", lane="a")
+        progress.trial_done("mysql read-only s=1 8x #1", "12,345 txn/s", lane="b")
+        progress.trial_done("mysql read-only s=1 1x #1", "failed: no lane is left")
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "[0/2] a: deploying mysql"
+    assert lines[1].startswith("[1/2] b: mysql read-only")
+    assert lines[2].startswith("[2/2] mysql read-only")
+
+
 def test_a_bar_on_a_terminal() -> None:
     out = io.StringIO()
     with SweepProgress(1, 10.0, Console(file=out, width=100, force_terminal=True)) as progress:

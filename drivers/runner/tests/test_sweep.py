@@ -21,28 +21,32 @@ import pytest
 from rich.console import Console
 
 from runner import collect, driver, identity, machine, store
+from runner.cluster import Lane
 from runner.deploy import DeployError
 from runner.disk import NODE_DISK
 from runner.errors import InputError
 from runner.files import read_json
+from runner.hosts import Host
 from runner.identity import Code
 from runner.interrupt import Interrupt
+from runner.judge import measured_seconds
+from runner.lane import LaneWorker
 from runner.plan import Deployment, Plan, make_plan
 from runner.progress import SweepProgress
+from runner.recording import Recorder, Summary, Tools
 from runner.store import Run
-from runner.sweep import Summary, Sweep, Tools, measured_seconds
+from runner.sweep import Sweep
 from runner.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[3]
 LOADGEN = ROOT / "target" / "release" / "loadgen"
-CPUS = machine.cpu_sets()
+CPUS = machine.halves(sorted(os.sched_getaffinity(0)))
 
 
 class Node:
     """Stands in for the playbooks: `deploy` starts one process, `stop` ends it."""
 
     def __init__(self, node_root: Path) -> None:
-        self.node = self
         self.node_root = node_root
         self.plays: list[str] = []
         self.lifetimes_s: list[str] = []  # of the servers of the coming deployments; then for good
@@ -99,17 +103,22 @@ def plan(smoke: Workload) -> Plan:
 
 
 @pytest.fixture
-def sweep(plan: Plan, node: Node, new_run: Callable[[Plan], Run]) -> Callable[..., tuple[Summary, Run, str]]:
+def sweep(
+    plan: Plan, node: Node, new_run: Callable[[Plan], Run], new_lane: Callable[..., Lane], tmp_path: Path
+) -> Callable[..., tuple[Summary, Run, str]]:
     """Runs the plan (or what is left of it) and returns the summary, the run, and what was printed."""
     assert LOADGEN.is_file(), "target/release/loadgen is missing: run `make build` first"
     run = new_run(plan)
 
     def execute(program: Path = LOADGEN, interrupt: Interrupt | None = None) -> tuple[Summary, Run, str]:
-        tools = Tools(ROOT, node, program, CPUS, NODE_DISK, Code("c", False, "s"))  # type: ignore[arg-type]
+        tools = Tools(ROOT, program, CPUS, NODE_DISK, Code("c", False, "s"))
         console = Console(record=True, width=300)
         todo = store.to_run(plan.trials, run.recorded())
+        interrupt = interrupt or Interrupt()
         with SweepProgress(len(todo), 10.0, console) as progress:
-            summary = Sweep(plan, run, tools, interrupt or Interrupt(), progress).execute(todo)
+            recorder = Recorder(plan, run, tools, progress)
+            worker = LaneWorker(new_lane("1", tmp_path), node, recorder, interrupt)  # type: ignore[arg-type]
+            summary = Sweep(plan, [worker], recorder, interrupt).execute(todo)
         return summary, run, console.export_text()
 
     return execute
@@ -303,7 +312,8 @@ def _script(path: Path, text: str) -> Path:
 def test_a_hung_loadgen_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "GRACE_S", 0.3)
     deaf = _script(tmp_path / "deaf", "trap '' TERM; echo started; while :; do sleep 0.1; done")
-    outcome = driver.call(deaf, "run", {}, tmp_path, cancelled=lambda: False, limit_s=0.5)
+    client = driver.Client(Host("here"), tmp_path / "tools", deaf)
+    outcome = driver.call(client, "run", {}, tmp_path, cancelled=lambda: False, limit_s=0.5)
     assert outcome.stopped == "loadgen did not end within 0 s and was ended"
     assert outcome.last_line == "started"
     assert outcome.exit_code == -signal.SIGKILL

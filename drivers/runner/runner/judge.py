@@ -1,0 +1,66 @@
+"""What a trial came to: loadgen's result, corrected by what only the runner can see."""
+
+from __future__ import annotations
+
+import csv
+import errno
+from pathlib import Path
+from typing import Any
+
+from runner import driver, stats
+from runner.files import read_json
+from runner.store import INTERRUPTED
+
+
+def judge(
+    directory: Path, outcome: driver.Outcome, dead: list[str], pids: dict[str, int], measure_s: float
+) -> dict[str, Any]:
+    """Read loadgen's result and correct its status by what only the runner can see.
+
+    A missing or unreadable result, a loadgen that had to be ended, and a server that is gone make the trial failed;
+    a trial that has not settled is flagged ``not_settled``.
+    """
+    try:
+        result = dict(read_json(directory / "result.json"))
+    except (OSError, ValueError):
+        result = {"format": 1, "flags": []}
+    result.setdefault("flags", [])
+    reason = ""
+    if dead:
+        names = ", ".join(f"{name} (pid {pids[name]})" for name in dead)
+        reason = f"server died during the trial: {names}; its log's end is kept with the trial"
+    elif outcome.stopped == INTERRUPTED:
+        reason = INTERRUPTED
+    elif outcome.stopped:
+        reason = outcome.stopped
+    elif "status" not in result:
+        reason = f"loadgen left no result (exit code {outcome.exit_code}): {outcome.last_line or 'it said nothing'}"
+    if reason:
+        result |= {"status": "failed", "reason": reason}
+    elif result["status"] == "ok":
+        result["settled"] = stats.settled(measured_seconds(directory / "timeline.csv", measure_s))
+        if result["settled"] is False:
+            result["flags"] = [*result["flags"], "not_settled"]
+    return result
+
+
+def measured_seconds(timeline: Path, measure_s: float) -> list[float]:
+    """Return the committed transactions of every whole second of a timeline's `measure_s` measured seconds."""
+    try:
+        with timeline.open(encoding="utf-8", newline="") as file:
+            rows = [(int(row["second"]), float(row["committed"])) for row in csv.DictReader(file)]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [committed for second, committed in rows if 0 <= second <= measure_s - 1]
+
+
+def disk_reason(error: OSError) -> str:
+    """Put an I/O error while recording into words."""
+    if error.errno == errno.ENOSPC:
+        return f"disk full while recording {error.filename or 'the trial'}: free some space, then `make retry`"
+    return f"recording failed: {error}"
+
+
+def one_line(error: BaseException) -> str:
+    """Put an error's message into one line."""
+    return " ".join(str(error).split())

@@ -1,0 +1,243 @@
+"""One lane at work: deployment by deployment, trial by trial, every outcome recorded.
+
+Nothing that goes wrong with one system ends the lane: a deployment that fails makes its trials failed rows; a server
+that dies fails its trial and is deployed anew for the next one. Only a lost node ends it, by LostNodeError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runner import driver
+from runner.cluster import Lane
+from runner.deploy import Ansible, DeployError, deployment_file, save
+from runner.errors import RunError
+from runner.files import write_json, write_text
+from runner.hosts import LostNodeError, Processes, alive
+from runner.interrupt import Interrupt
+from runner.judge import disk_reason, judge, one_line
+from runner.plan import Deployment, Trial, loadgen_spec, make_deployment
+from runner.recording import Recorder
+from runner.workload import Workload, family
+
+LOAD_LIMIT_S = 60.0
+LOAD_RECORDS_PER_S = 2_000  # slower loading than this counts as hung
+LOG_TAIL_LINES = 200
+
+
+@dataclass
+class Batch:
+    """Trials that share a deployment; `pending` are those that are not begun yet."""
+
+    deployment: Deployment
+    pending: list[Trial]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A deployment that is up."""
+
+    deployment: Deployment
+    endpoint: dict[str, Any]
+    servers: Processes
+    place: Path
+    """Its directory in the run."""
+
+
+class LaneWorker:
+    """Carries out batches on one lane."""
+
+    def __init__(self, lane: Lane, ansible: Ansible, recorder: Recorder, interrupt: Interrupt) -> None:
+        """Prepare; nothing starts before `clean_slate`."""
+        self.lane, self._ansible, self._recorder, self._interrupt = lane, ansible, recorder, interrupt
+        self._plan, self._run, self._tools = recorder.plan, recorder.run, recorder.tools
+        self._datasets = lane.nodes.db.node_root / "datasets"
+        self._up: Path | None = None  # the newest deployment's directory while its servers may run
+        self._previous = ""
+        self._client_cache: driver.Client | None = None
+
+    def clean_slate(self) -> None:
+        """Stop servers that an earlier, killed call left behind; raises DeployError when that fails."""
+        self._play("stop", {}, self._run.path, cancellable=False)
+
+    def serve(self, batch: Batch) -> None:
+        """Run the trials of a batch; deploy again after a server died.
+
+        Raises LostNodeError, with the trial in flight recorded as failed, and the others left in the batch.
+        """
+        if batch.deployment.id == self._previous:  # `deploy.yml` would leave it running with the data of the last trial
+            self.bring_down()
+        self._previous = batch.deployment.id
+        while batch.pending and not self._interrupt():
+            place = self._run.new_deployment(batch.deployment, self.lane.name)
+            try:
+                running = self._bring_up(batch.deployment, place)
+            except LostNodeError:
+                raise
+            except (RunError, OSError) as error:
+                self._check_nodes()
+                self.bring_down()
+                while batch.pending and not self._interrupt():
+                    self._recorder.failure(batch.pending.pop(0), one_line(error), self.lane, place.name)
+                return
+            healthy = True
+            while batch.pending and healthy and not self._interrupt():
+                healthy = self._measure(batch.pending.pop(0), running)
+            if not healthy:
+                self.bring_down()  # what is left of it; `deploy.yml` itself stops a healthy predecessor
+
+    def bring_down(self) -> None:
+        """Stop what was started, also after an interruption; a failure is told, the sweep goes on."""
+        if self._up is None:
+            return
+        place, self._up = self._up, None
+        if lost := alive(self.lane.db):
+            self._recorder.progress.say(f"what runs there cannot be stopped now: {lost}")
+            return
+        try:
+            self._play("stop", {}, place, cancellable=False)
+        except (RunError, OSError) as error:
+            self._recorder.progress.say(f"stopping the servers failed: {one_line(error)}")
+
+    def _check_nodes(self) -> None:
+        """Raise LostNodeError when one of the nodes does not answer: that, then, is why something failed."""
+        for host in (self.lane.db, self.lane.client):
+            host.load_average()
+
+    # -- deployments ------------------------------------------------------------------------------------------
+
+    def _bring_up(self, deployment: Deployment, place: Path) -> Running:
+        """Configure, fill and start a system: the dataset restored where one is kept, loaded where it cannot be."""
+        workload = self._plan.workload(deployment.experiment)
+        restore = family(deployment.system) == "mysql"
+        if restore:
+            self._keep_dataset(deployment, workload, place)
+        self._doing(f"deploying {deployment.system} at {deployment.data_memory_ratio:g}x")
+        values = self._deployment_file(deployment, workload, "restore" if restore else "none")
+        save(values, place)
+        running = self._start(deployment, values, place)
+        if not restore:
+            self._loadgen("load", workload, running)
+        # All start with the hottest records in memory: short warm-ups cannot do that, and one would be favoured.
+        self._loadgen("prewarm", workload, running)
+        return running
+
+    def _keep_dataset(self, deployment: Deployment, workload: Workload, place: Path) -> None:
+        """Load a data set once, with the whole of it in memory, and keep the clean data directory."""
+        if deployment.dataset in self.lane.db.directories(self._datasets):
+            return
+        self._doing(f"loading {workload.values.records} records into MySQL, to be kept")
+        loading = make_deployment(workload, "mysql", 1.0, self._tools.cpus, self._tools.disk)
+        values = self._deployment_file(loading, workload, "none")
+        self._play("reset", values, place)
+        self._loadgen("load", workload, self._start(loading, values, place))
+        self._play("keep", values, place)
+        self._up = None
+
+    def _deployment_file(self, deployment: Deployment, workload: Workload, action: str) -> dict[str, Any]:
+        return deployment_file(deployment, workload.schema, self._datasets.absolute(), action)
+
+    def _start(self, deployment: Deployment, values: dict[str, Any], place: Path) -> Running:
+        self._up = place  # from here on something may run and has to be stopped
+        self._play("deploy", values, place)
+        endpoint = self._ansible.endpoint(deployment)
+        return Running(deployment, endpoint, self.lane.db.processes(endpoint.get("pids", {})), place)
+
+    def _play(self, name: str, values: dict[str, Any], place: Path, cancellable: bool = True) -> None:
+        log = place / ("ansible.log" if place != self._run.path else f"{name}-{self.lane.name}.log")
+        self._ansible.play(name, values, log, cancellable)
+
+    def _client(self) -> driver.Client:
+        """Put loadgen on the client node, once."""
+        if self._client_cache is None:
+            tools = self.lane.nodes.client.node_tools
+            program = self.lane.client.place(self._tools.loadgen, tools)
+            self._client_cache = driver.Client(self.lane.client, tools, program)
+        return self._client_cache
+
+    def _loadgen(self, verb: str, workload: Workload, running: Running) -> None:
+        """Load or prewarm; raises RunError with loadgen's last line when that fails."""
+        first = next(t.cell for t in self._plan.trials if t.experiment == workload.id)
+        client = self._client()
+        schema = self.lane.client.place(workload.schema, client.tools)
+        spec = loadgen_spec(workload, first, workload.experiment.seed, self._tools.cpus)
+        spec |= {"system": running.deployment.system, "endpoint": running.endpoint, "schema": str(schema)}
+        limit_s = LOAD_LIMIT_S + workload.values.records / LOAD_RECORDS_PER_S
+        outcome = driver.call(
+            client,
+            verb,
+            spec,
+            running.place,
+            cancelled=self._interrupt,
+            limit_s=limit_s,
+            servers=running.servers,
+        )
+        if outcome.stopped or outcome.exit_code != 0:
+            why = outcome.stopped or outcome.last_line or f"exit code {outcome.exit_code}"
+            self._keep_logs(running.endpoint, running.place)
+            raise RunError(f"loadgen {verb} failed: {why}; log: {running.place / f'loadgen-{verb}.log'}")
+
+    # -- trials -----------------------------------------------------------------------------------------------
+
+    def _measure(self, trial: Trial, running: Running) -> bool:
+        """Run one trial and record it; returns False when the deployment cannot serve another one."""
+        self._doing(trial.cell.label())
+        try:
+            directory = self._run.begin(trial.hash)
+            result, dead = self._run_trial(trial, running, directory)
+            if result["status"] == "failed":
+                self._keep_logs(running.endpoint, directory)
+            self._run.commit(trial.hash)
+        except LostNodeError as error:
+            self._recorder.failure(trial, one_line(error), self.lane, running.place.name)
+            raise
+        except (OSError, DeployError) as error:
+            reason = disk_reason(error) if isinstance(error, OSError) else one_line(error)
+            self._recorder.failure(trial, reason, self.lane, running.place.name)
+            return not running.servers.dead()
+        self._recorder.report(trial, result, self.lane)
+        return not dead
+
+    def _run_trial(self, trial: Trial, running: Running, directory: Path) -> tuple[dict[str, Any], list[str]]:
+        """Measure and write the record; return the result, and the servers that died meanwhile."""
+        db, pids = self.lane.db, running.servers.pids
+        write_json(directory / "spec.json", self._recorder.spec(trial, running.deployment))
+        started = datetime.now(UTC)
+        load = {host.name: host.load_average() for host in (db, self.lane.client)}
+        unreset = db.reset_memory_peaks(pids)
+        limit_s = trial.spec["warmup_s"] + trial.spec["measure_s"]
+        limit_s += driver.TRIAL_SLACK_S + 0.5 * limit_s
+        outcome = driver.call(
+            self._client(),
+            "run",
+            {**trial.spec, "endpoint": running.endpoint},
+            directory,
+            cancelled=self._interrupt,
+            limit_s=limit_s,
+            servers=running.servers,
+            out=True,
+        )
+        memory, dead = db.memory_of(pids), running.servers.dead()
+        result = judge(directory, outcome, dead, pids, trial.spec["measure_s"])
+        write_json(directory / "result.json", result)
+        environment = self._recorder.environment(self.lane, running.endpoint, result, started)
+        environment["load_average_before"] = load[db.name]
+        environment["client_load_average_before"] = load[self.lane.client.name]
+        environment["memory"] = {"processes": memory, "peak_not_reset": unreset}
+        write_json(directory / "environment.json", environment)
+        return result, dead
+
+    def _keep_logs(self, endpoint: dict[str, Any], directory: Path) -> None:
+        """Copy the ends of the servers' logs beside the record of a failure."""
+        for number, name in enumerate(endpoint.get("logs", [])):
+            text = self.lane.db.tail(Path(name), LOG_TAIL_LINES)
+            if text:
+                with contextlib.suppress(OSError):
+                    write_text(directory / f"server-{number}-{Path(name).stem}.log", text + "\n")
+
+    def _doing(self, text: str) -> None:
+        self._recorder.progress.doing(text, lane=self.lane.name)

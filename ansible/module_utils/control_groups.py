@@ -27,7 +27,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -276,15 +276,35 @@ def ensure(wanted: Wanted, node: Node | None = None) -> Group:
         return not_enforced(wanted)
     node = node or Node()
     kind = detect(node)
-    if kind.version == V2 and kind.manager:
-        directory, cpuset = make_slice(wanted, kind, node)
-        group = describe(wanted, kind, [directory], cpuset)
-    elif kind.version == V2:
-        group = make_unified(wanted, kind)
-    else:
-        group = make_old(wanted, kind, node)
-    require_limit(group)
+    try:
+        group = make(wanted, kind, node)
+        require_limit(group)
+    except ControlGroupError:
+        abandon(wanted, kind, node)
+        raise
     return group
+
+
+def make(wanted: Wanted, kind: Kind, node: Node) -> Group:
+    """The group in the way of the node's kind."""
+    if kind.version == V1:
+        return make_old(wanted, kind, node)
+    if not kind.manager:
+        return make_unified(wanted, kind)
+    directory, cpuset = make_slice(wanted, kind, node)
+    return describe(wanted, kind, [directory], cpuset)
+
+
+def abandon(wanted: Wanted, kind: Kind, node: Node) -> None:
+    """Removes what was made of a group before something failed; one that a server is in stays."""
+    places = [parent / wanted.unit for parent in (kind.memory, kind.cpuset) if parent is not None]
+    if kind.manager and kind.version == V2:
+        places = [kind.memory / f"{wanted.unit}.slice"]
+    half_made = replace(
+        not_enforced(wanted), version=kind.version, unit=wanted.unit, manager=kind.manager, enforced=True
+    )
+    with contextlib.suppress(ControlGroupError):
+        remove(replace(half_made, directories=[str(place) for place in places]), node)
 
 
 def describe(wanted: Wanted, kind: Kind, directories: list[Path], cpuset: bool) -> Group:
@@ -325,8 +345,8 @@ def make_old(wanted: Wanted, kind: Kind, node: Node) -> Group:
     memory = kind.memory / wanted.unit
     make_directory(memory)
     write(memory / "memory.limit_in_bytes", str(wanted.limit_bytes))
-    # Memory and swap together: no swap beside the limit. Only where there is swap, because kernels from 6.15 on count
-    # nothing when this limit is met, which is asked first.
+    # Memory and swap together: no swap beside the limit. Only where there is swap: this limit is asked first, and
+    # a recent kernel (seen on 6.18) counts nothing when it is met.
     if swap(node) and (memory / "memory.memsw.limit_in_bytes").exists():
         write(memory / "memory.memsw.limit_in_bytes", str(wanted.limit_bytes))
     if (memory / "memory.swappiness").exists():
@@ -527,13 +547,6 @@ def probe(node: Node | None = None) -> Kind:
     """Makes a group, looks at it and removes it; raises ControlGroupError where a deployment would fail."""
     node = node or Node()
     cpus = sorted(os.sched_getaffinity(0))[:1]
-    wanted = Wanted(f"probe {os.getpid()}", budget_bytes=0, allowance_bytes=64 << 20, cpus=cpus)
-    try:
-        group = ensure(wanted, node)
-    except ControlGroupError:
-        with contextlib.suppress(ControlGroupError, OSError):  # what was made before it failed
-            for parent in filter(None, {*mounts(node)[0].values(), mounts(node)[1]}):
-                remove_directory(parent / wanted.unit)
-        raise
+    group = ensure(Wanted(f"probe {os.getpid()}", budget_bytes=0, allowance_bytes=64 << 20, cpus=cpus), node)
     remove(group, node)
     return Kind(group.version, Path(group.directories[0]).parent, None, group.manager, group.why_no_cpuset)

@@ -232,6 +232,14 @@ def test_a_killed_daemon_leaves_a_group_that_the_next_stop_removes(tmp_path: Pat
     assert not leftovers(asked)
 
 
+@needs_groups
+def test_what_cannot_be_made_leaves_nothing() -> None:
+    asked = wanted(cpus=[100000])
+    with pytest.raises(ControlGroupError, match=r'cannot write "100000" to .*cpuset\.cpus'):
+        control_groups.ensure(asked)
+    assert not leftovers(asked)
+
+
 # -- the other kinds, on plain files -----------------------------------------------------------------------------
 
 

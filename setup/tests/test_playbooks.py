@@ -249,5 +249,29 @@ def test_the_engine_is_deployed_afresh(node: Node) -> None:
     assert changes(node.play("stop")) > 0
 
 
+def test_memory_is_limited_by_budget_and_allowance_unless_the_inventory_says_otherwise(node: Node) -> None:
+    sizes = {"memory_budget_bytes": 33554432}
+    assert changes(node.play("deploy", system="anticache-off", **sizes)) > 0
+    path = node.root / "anticache" / "endpoint.json"
+    endpoint = json.loads(path.read_text())
+    group = endpoint["control_group"]
+    allowance_bytes = 134217728 + 2 * node.deployment()["mysql_redo_log_bytes"] + 33554432 // 8
+    assert (group["enforced"], group["allowance_bytes"]) == (True, allowance_bytes)
+    assert group["limit_bytes"] == 33554432 + allowance_bytes
+    assert int(Path(group["path"]["limit"]).read_text()) == group["limit_bytes"]
+    members = (Path(group["directory"]) / "cgroup.procs").read_text().split()
+    assert members == [str(endpoint["pids"]["anticached"])]
+    if group["cpuset"] and group["version"] == 1:
+        cpuset = Path(group["directory"].replace("/memory/", "/cpuset/"))
+        assert (cpuset / "cpuset.cpus").read_text() == "0\n"
+
+    assert changes(node.play("deploy", "-e", "memory_enforced=false", system="anticache-off", **sizes)) > 0
+    assert not Path(group["directory"]).exists(), "the group ends with its deployment"
+    group = json.loads(path.read_text())["control_group"]
+    assert (group["enforced"], group["path"]) == (False, {})
+    assert group["why_not"] == "memory_enforced is false in the inventory"
+    assert changes(node.play("stop")) > 0
+
+
 def test_a_system_without_data_on_disk_keeps_no_data_set(node: Node) -> None:
     assert "anticache-lru keeps no data set" in said(node.play("keep", system="anticache-lru"))

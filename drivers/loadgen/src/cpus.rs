@@ -106,6 +106,17 @@ mod tests {
     }
 
     #[test]
+    fn threads_started_by_a_pinned_thread_stay_on_its_cpus() {
+        let last = CpuList(allowed_cpus().into_iter().rev().take(1).collect());
+        let seen = std::thread::spawn(move || {
+            last.pin().unwrap();
+            (last.0.clone(), std::thread::spawn(allowed_cpus).join().unwrap())
+        });
+        let (wanted, allowed) = seen.join().unwrap();
+        assert_eq!(allowed, wanted);
+    }
+
+    #[test]
     fn cpu_time_grows_with_work() {
         let before = process_cpu_time();
         let mut sum = 0_u64;

@@ -173,6 +173,10 @@ pub struct MechanicsProfile {
     pub head_switch_ms: f64,
     /// Weight of waiting against positioning in the choice of the next request.
     pub ageing: f64,
+    /// A request that has waited longer goes first.
+    pub longest_wait_ms: f64,
+    /// A contiguous run, or a row of destages, lets somebody else go first after this time.
+    pub longest_run_ms: f64,
 }
 
 /// Reading ahead.
@@ -298,7 +302,9 @@ impl Check<'_> {
         self.float("mechanics.write_settle_ms", mechanics.write_settle_ms, 0.0, LONGEST_MS)?;
         self.float("mechanics.head_switch_ms", mechanics.head_switch_ms, 0.0, 60_000.0 / mechanics.rpm)?;
         self.float("mechanics.track_to_track_ms", least, 0.01, 60_000.0 / mechanics.rpm)?;
-        self.float("mechanics.ageing", mechanics.ageing, 0.001, 1000.0)
+        self.float("mechanics.ageing", mechanics.ageing, 0.0, 1000.0)?;
+        self.float("mechanics.longest_wait_ms", mechanics.longest_wait_ms, 0.0, LONGEST_MS)?;
+        self.float("mechanics.longest_run_ms", mechanics.longest_run_ms, 0.0, LONGEST_MS)
     }
 
     fn read_ahead(&self, read_ahead: &ReadAheadProfile) -> Result<(), ProfileError> {

@@ -413,6 +413,7 @@ impl Drive {
             });
             let Some(started) = self.platters.start_next(&mut self.cache, destage, self.now_ns) else { return };
             self.counters.moved(started.pass.distance);
+            self.counters.read_ahead_hits += u64::from(started.pass.read_ahead);
             if let Work::Destage(run) = started.work {
                 events.push(destage_began(&run, self.now_ns));
             }

@@ -59,13 +59,13 @@ impl Flash {
     pub fn start_read(&mut self, run: &Run, now_ns: u64) -> Pass {
         let begin_ns = (now_ns + self.read_latency_ns).max(self.read_path_free_ns);
         self.read_path_free_ns = begin_ns + (f64::from(run.sectors()) * self.read_ns_per_sector) as u64;
-        Pass { begin_ns, end_ns: self.read_path_free_ns, distance: 0 }
+        Pass { begin_ns, end_ns: self.read_path_free_ns, distance: 0, read_ahead: false }
     }
 
     pub fn start_write(&mut self, run: &Run, now_ns: u64) -> Pass {
         let begin_ns = (now_ns + self.write_latency_ns).max(self.write_path_free_ns);
         self.write_path_free_ns = begin_ns + (f64::from(run.sectors()) * self.write_ns_per_sector) as u64;
-        Pass { begin_ns, end_ns: self.write_path_free_ns, distance: 0 }
+        Pass { begin_ns, end_ns: self.write_path_free_ns, distance: 0, read_ahead: false }
     }
 
     pub fn start_destage(&mut self, run: &Run, now_ns: u64) -> Pass {
@@ -73,7 +73,7 @@ impl Flash {
         let begin_ns = now_ns.max(self.write_path_free_ns);
         self.write_path_free_ns = begin_ns + transfer_ns.max(self.destage_ns);
         self.last_destaged = run.end;
-        Pass { begin_ns, end_ns: self.write_path_free_ns, distance: 0 }
+        Pass { begin_ns, end_ns: self.write_path_free_ns, distance: 0, read_ahead: false }
     }
 
     /// How many of a pass's sectors are stored at a time.

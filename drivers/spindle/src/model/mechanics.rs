@@ -33,6 +33,8 @@ pub(super) struct Pass {
     pub end_ns: u64,
     /// Cylinders that the arm moved.
     pub distance: u64,
+    /// A read whose beginning had been read ahead.
+    pub read_ahead: bool,
 }
 
 /// The mechanical part of a drive.
@@ -192,7 +194,7 @@ impl Mechanics {
         if let Some(stream) = self.stream.filter(|stream| Some(stream.segment) == segment) {
             self.stream = None;
             let end_ns = self.pass_end_ns(stream.first, run.end - stream.first, stream.began_ns);
-            return Pass { begin_ns: stream.began_ns, end_ns, distance: 0 };
+            return Pass { begin_ns: stream.began_ns, end_ns, distance: 0, read_ahead: true };
         }
         self.halt(now_ns);
         let first = segment.map_or(run.first, |segment| self.segments[segment].run.end.clamp(run.first, run.end - 1));
@@ -211,7 +213,7 @@ impl Mechanics {
         let begin_ns = self.reach_ns(&self.position, &place, write, now_ns);
         let end_ns = self.pass_end_ns(run.first, run.end - run.first, begin_ns);
         self.position = self.geometry.locate(run.end - 1);
-        Pass { begin_ns, end_ns, distance }
+        Pass { begin_ns, end_ns, distance, read_ahead: false }
     }
 
     /// A read has ended: its sectors are in the buffer.

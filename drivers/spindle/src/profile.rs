@@ -5,6 +5,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::model::SECTOR_BYTES;
+
 /// The profiles that are compiled in: name and text. The first is the default.
 const BUILT_IN: [(&str, &str); 5] = [
     ("hdd-7200", include_str!("../profiles/hdd-7200.toml")),
@@ -233,6 +235,13 @@ impl Profile {
             .map_err(|error| ProfileError::Syntax { file: file.to_owned(), message: error.to_string() })?;
         Check { file, kind: profile.kind }.profile(&profile)?;
         Ok(profile)
+    }
+
+    /// Sectors of 4096 bytes that the drive has; `None` without a model.
+    pub fn capacity_sectors(&self) -> Option<u64> {
+        let mechanics_gb = self.mechanics.as_ref().map(|mechanics| mechanics.capacity_gb);
+        let capacity_gb = mechanics_gb.or(self.flash.as_ref().map(|flash| flash.capacity_gb))?;
+        Some((capacity_gb * 1e9) as u64 / SECTOR_BYTES)
     }
 
     /// Whether there is no model, and the disk is as it is.

@@ -10,7 +10,6 @@ use crate::profile::FlashProfile;
 pub(super) struct Flash {
     pub channels: usize,
     pub flush_ns: u64,
-    sectors: u64,
     read_latency_ns: u64,
     write_latency_ns: u64,
     destage_ns: u64,
@@ -36,7 +35,6 @@ impl Flash {
         Flash {
             channels: flash.channels,
             flush_ns: ns_of_us(flash.flush_us),
-            sectors: (flash.capacity_gb * 1e9) as u64 / SECTOR_BYTES,
             read_latency_ns: ns_of_us(flash.read_latency_us),
             write_latency_ns: ns_of_us(flash.write_latency_us),
             destage_ns: ns_of_us(flash.destage_us),
@@ -46,10 +44,6 @@ impl Flash {
             write_path_free_ns: 0,
             last_destaged: 0,
         }
-    }
-
-    pub fn sectors(&self) -> u64 {
-        self.sectors
     }
 
     pub fn last_destaged(&self) -> u64 {

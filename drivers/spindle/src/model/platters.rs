@@ -148,13 +148,6 @@ impl Platters {
         })
     }
 
-    pub fn sectors(&self) -> u64 {
-        match &self.medium {
-            Medium::Disk(mechanics) => mechanics.sectors(),
-            Medium::Flash(flash) => flash.sectors(),
-        }
-    }
-
     /// What a flush costs after the cache is empty.
     pub fn flush_ns(&self) -> u64 {
         match &self.medium {

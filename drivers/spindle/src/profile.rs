@@ -49,7 +49,7 @@ pub enum ProfileError {
         allowed: String,
     },
     /// A section is missing, or does not belong to the kind of drive.
-    #[error("disk profile {file}: kind = {kind:?} {problem}")]
+    #[error("disk profile {file}: kind = \"{kind}\" {problem}")]
     Section {
         /// Path, or name of a built-in profile.
         file: String,
@@ -88,6 +88,16 @@ pub enum Kind {
     Flash,
     /// No model.
     None,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Disk => "disk",
+            Kind::Flash => "flash",
+            Kind::None => "none",
+        })
+    }
 }
 
 /// A drive's description.

@@ -207,3 +207,65 @@ fn flash_reaches_its_published_rates() {
     // Overhead 13, latency 50, 4096 bytes at 500 MB/s 8 microseconds.
     assert_eq!(outcome("sata-ssd", &reads(1)).service.quantile_us(1.0), 71);
 }
+
+#[test]
+fn long_runs_are_destaged_in_order_and_in_parts_of_a_mebibyte() {
+    let (mut drive, mut events) = (drive("hdd-7200"), Vec::new());
+    (0..10).for_each(|id| drive.submit(0, write(id, 1000 + id * 100, 100)));
+    drive.submit(0, flush(10));
+    until(&mut drive, 10, &mut events);
+    let ended = |event: &Event| match event {
+        Event::DestageEnded { first_sector, sectors, .. } => Some((*first_sector, *sectors)),
+        _ => None,
+    };
+    let runs: Vec<_> = events.iter().filter_map(ended).collect();
+    assert_eq!(runs, [(1000, 256), (1256, 256), (1512, 256), (1768, 232)]);
+}
+
+#[test]
+fn a_power_cut_leaves_as_many_sectors_as_had_passed_under_the_head() {
+    // 100 sectors on one track of the outermost zone, 342 to a revolution of 8.33 ms: 24.4 microseconds each.
+    for cached in [false, true] {
+        let begin = || {
+            let mut drive = drive("hdd-7200");
+            drive.set_write_cache(cached);
+            drive.submit(0, write(1, 100, 100));
+            drive.submit(0, flush(2));
+            drive
+        };
+        let (mut whole, mut events) = (begin(), Vec::new());
+        let end_ns = if cached { until(&mut whole, 2, &mut events) } else { until(&mut whole, 1, &mut events) };
+        for (before_end_us, wanted) in [(3000, 0..=0), (2400, 1..=2), (1210, 50..=51), (1, 99..=99)] {
+            let (mut drive, mut events) = (begin(), Vec::new());
+            drive.advance(end_ns - before_end_us * 1000, &mut events);
+            let cut = drive.cut_power(end_ns - before_end_us * 1000);
+            let (first, reached) = cut.interrupted.expect("the write is under way");
+            assert!(first == 100 && wanted.contains(&reached), "{reached} sectors {before_end_us} us before the end");
+            assert_eq!(cut.requests, if cached { vec![2] } else { vec![1, 2] });
+            assert_eq!(drive.next_event_ns(), None);
+        }
+        let idle = whole.cut_power(end_ns + 1_000_000_000);
+        assert_eq!(idle.interrupted, None);
+    }
+}
+
+#[test]
+fn a_write_past_the_cache_waits_for_what_is_older_in_it() {
+    let (mut drive, mut events) = (drive("hdd-7200"), Vec::new());
+    drive.submit(0, write(1, 100, 1));
+    let now_ns = until(&mut drive, 1, &mut events);
+    drive.set_write_cache(false);
+    drive.submit(now_ns, write(2, 100, 1));
+    until(&mut drive, 2, &mut events);
+    drive.set_write_cache(true);
+    let order: Vec<&str> = events
+        .iter()
+        .map(|event| match event {
+            Event::Completed { id: 1, .. } => "cached",
+            Event::Completed { .. } => "past the cache",
+            Event::DestageBegan { .. } => "began",
+            Event::DestageEnded { .. } => "ended",
+        })
+        .collect();
+    assert_eq!(order, ["cached", "began", "ended", "past the cache"]);
+}

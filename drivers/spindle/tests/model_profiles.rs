@@ -59,7 +59,7 @@ fn a_bad_profile_is_refused_with_file_key_value_and_what_is_allowed() {
         ("head_switch_ms = 1.0", "head_switch_ms = 9.0", "mechanics.head_switch_ms = 9 is not allowed"),
         ("queue_depth = 32", "queue_depth = 0", "host.queue_depth = 0 is not allowed: a whole number from 1"),
         ("size_mib = 16", "size_mib = 0", "write_cache.size_mib = 0 is not allowed"),
-        ("kind = \"disk\"", "kind = \"flash\"", "has no section [mechanics]"),
+        ("kind = \"disk\"", "kind = \"flash\"", "kind = \"flash\" has no section [mechanics]"),
         ("kind = \"disk\"", "kind = \"tape\"", "unknown variant `tape`"),
         ("[read_ahead]", "[read_behind]", "unknown field `read_behind`"),
         ("name = \"hdd-7200\"", "name = \"\"", "a name of at least one letter"),

@@ -286,7 +286,7 @@ impl Caller {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn nothing_is_lost_and_nothing_happens_twice(
         profile in prop::sample::select(vec!["hdd-7200", "hdd-15k", "sata-ssd", "nvme"]),

@@ -112,6 +112,12 @@ SCHEMA = pa.DataFrameSchema(
         "merge": _text(),
         "hole_threshold": _number(),
         "disk_profile": _text(),
+        "disk_region_bytes": _integer(),
+        "disk_operations": _integer(),
+        "disk_late_share": _number(),
+        "disk_read_us_mean": _number(),
+        "disk_write_us_mean": _number(),
+        "disk_busy_share": _number(),
         "server_cpus": _text(),
         "client_cpus": _text(),
         "seed": _integer(),
@@ -259,16 +265,32 @@ def _measured(result: dict[str, Any], environment: dict[str, Any]) -> dict[str, 
         measured[name] = sum(counts.values()) if isinstance(counts, dict) else None
     for name in ("mean", "p50", "p95", "p99", "p999", "max"):
         measured[f"latency_us_{name}"] = latency.get(name)
+    measured |= _disk(environment.get("disk", {}).get("observed", {}))
     measured["memory_peak_bytes"] = _memory_peak(environment)
     used = environment.get("control_group", {}).get("used", {})
     measured["memory_anonymous_bytes"] = used.get("anonymous_bytes")
     return measured
 
 
+def _disk(stats: dict[str, Any]) -> dict[str, Any]:
+    """Return what an emulated disk did during the trial, warm-up included; nothing for a disk that cannot tell."""
+    if not stats:
+        return {}
+    model, late = stats["model"], stats["late"]
+    return {
+        "disk_operations": late["operations"],
+        "disk_late_share": late["late_share"],
+        "disk_read_us_mean": model["read_service"]["mean_us"] if model["reads"] else None,
+        "disk_write_us_mean": model["write_service"]["mean_us"] if model["writes"] else None,
+        "disk_busy_share": model["busy_ns"] / model["elapsed_ns"] if model["elapsed_ns"] else None,
+    }
+
+
 def _settings(values: dict[str, Any]) -> dict[str, Any]:
     """Return a deployment's settings; those that the system does not have stay empty."""
     names = ("memory_budget_bytes", "durability", "server_cpus")
     settings = {name: values[name] for name in names} | {"merge": ""}
+    settings["disk_region_bytes"] = values["disk"]["region_bytes"] or None
     if values["system"].startswith("mysql"):
         settings |= {n: values[n] for n in ("mysql_buffer_pool_bytes", "memcached_bytes", "mysql_redo_log_bytes")}
         return settings

@@ -19,6 +19,7 @@ from runner.errors import InputError, RunError
 from runner.yamlfile import nearest
 
 PROFILES = Path("drivers/spindle/profiles")
+SPINDLE = Path("target/release/spindle")
 NONE = "none"
 LATE_SHARE_LIMIT = 0.01
 """Above this share of operations that ended late, a trial measured this machine's timers and not the disk."""
@@ -86,27 +87,44 @@ class Control:
     def _ask(self, verb: str, *arguments: str, limit_s: float = COMMAND_LIMIT_S) -> str:
         return self._run([self._program, verb, self._directory, *arguments], limit_s)
 
-    def self_test(self) -> dict[str, Any]:
-        """Measure the emulated disk against its model; raises RunError when it keeps differing.
+    def self_test(self, region_bytes: int) -> list[dict[str, Any]]:
+        """Measure an emulated disk of this size against its model; raises RunError when it keeps differing.
 
-        Tried again a few times: a machine that is busy for a moment makes the disk late.
+        Returns ``{name, measured, model, ratio, unit, tolerance, ok}`` of each test. Tried again a few times: a machine
+        that is busy for a moment makes the disk late.
         """
         if not self.disk.emulated:
-            return {}
-        problem = ""
+            return []
+        place = f"{self._directory}-self-test"
+        wrong = ""
         for _ in range(SELF_TEST_TRIES):
             try:
-                said = self._run(
-                    [self._program, "selftest", "--profile", self.disk.profile, "--quick", "--json", "-"],
-                    SELF_TEST_LIMIT_S,
-                )
-                return {"profile": self.disk.profile, "tests": json.loads(said)}
-            except (RunError, ValueError) as error:
-                problem = " ".join(str(error).split())
+                tests = self._test_scratch(place, region_bytes)
+            finally:
+                self._run(["rm", "-rf", place], COMMAND_LIMIT_S)
+            outside = [test for test in tests if not test["ok"]]
+            if not outside:
+                return tests
+            wrong = ", ".join(f"{t['name']}: {t['measured']:.4g} {t['unit']}, not {t['model']:.4g}" for t in outside)
         raise RunError(
-            f"the emulated disk {self.disk.profile} does not keep to its model on this machine, tried"
-            f" {SELF_TEST_TRIES} times: {problem}. Stop what else runs here, or measure with DISK=none"
+            f"the emulated disk {self.disk.profile} does not keep to its model on this machine, tried {SELF_TEST_TRIES}"
+            f" times: {wrong}. Stop what else runs there, or measure with DISK=none"
         )
+
+    def _test_scratch(self, place: str, region_bytes: int) -> list[dict[str, Any]]:
+        """Run the self-test; raises RunError when it leaves no results: then there is no such disk on this machine."""
+        results = f"{place}/results.json"
+        size = ["--region-bytes", str(region_bytes), "--profile", self.disk.profile]
+        self._run([self._program, "create", place, *size], COMMAND_LIMIT_S)
+        said = ""
+        try:
+            self._run([self._program, "selftest", place, "--quick", "--json", results], SELF_TEST_LIMIT_S)
+        except RunError as error:  # also when a figure is outside its tolerance: then there are results
+            said = str(error)
+        try:
+            return list(json.loads(self._run(["cat", results], COMMAND_LIMIT_S)))
+        except (RunError, ValueError):
+            raise RunError(f"no emulated disk {self.disk.profile}: {said}; or measure with DISK=none") from None
 
     @contextmanager
     def measuring(self) -> Iterator[Observed]:
@@ -124,13 +142,29 @@ class Control:
             self._ask("mode", "bypass")
 
 
-def too_late(stats: dict[str, Any]) -> str:
-    """Say that too many operations ended later than the model has it; empty when not."""
+def service_times(tests: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the measured figures of a self-test that follow from the profile, by name: to compare nodes by."""
+    return {test["name"]: test["measured"] for test in tests if test.get("tolerance")}
+
+
+def judge(result: dict[str, Any], stats: dict[str, Any]) -> dict[str, Any]:
+    """Make a result invalid, flagged ``disk_late``, when the disk was not what its profile says; a failed one stays so."""
+    wrong = problem(stats)
+    if not wrong or result["status"] == "failed":
+        return result
+    reason = "; ".join(filter(None, [result.get("reason", ""), wrong]))
+    return {**result, "status": "invalid", "reason": reason, "flags": [*result.get("flags", []), "disk_late"]}
+
+
+def problem(stats: dict[str, Any]) -> str:
+    """Say why the disk's part of a trial is not to be trusted; empty when nothing is wrong."""
+    if errors := stats.get("host_io_errors", 0):
+        return f"{errors} operations of the emulated disk failed on the disk below it: is that full?"
     late = stats.get("late", {})
-    share = float(late.get("share", 0.0))
+    share = float(late.get("late_share", 0.0))
     if share <= LATE_SHARE_LIMIT:
         return ""
     return (
-        f"{share:.1%} of the emulated disk's operations ended more than {late.get('threshold_us', 0)} us late (limit"
-        f" {LATE_SHARE_LIMIT:.0%}; worst {late.get('worst_us', 0)} us): something else keeps this machine busy"
+        f"{share:.1%} of the emulated disk's {late['operations']} operations ended more than {late['threshold_us']} us"
+        f" late (limit {LATE_SHARE_LIMIT:.0%}; worst {late['worst_us']} us): something else keeps this machine busy"
     )

@@ -233,6 +233,21 @@ class Host:
             content += chunk
         return content
 
+    def read_text(self, path: str) -> str | None:
+        """Read a small file of the kernel's; None when it cannot be read."""
+        try:
+            return self.read(Path(path)).decode("utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def write_text(self, path: str, text: str) -> bool:
+        """Write a small file of the kernel's; False when that is refused."""
+        try:
+            self.write(Path(path), text.encode())
+        except OSError:
+            return False
+        return True
+
     def entries(self, path: Path) -> dict[str, bool]:
         """Return what is in a directory: name -> whether it is a directory; nothing when there is none."""
         return dict(self._ask("entries", str(path)))

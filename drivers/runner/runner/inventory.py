@@ -68,6 +68,10 @@ class Node:
     """Where the plays leave ``<adapter>/endpoint.json`` on the controlling machine."""
     server_cpus: str
     client_cpus: str
+    become: bool
+    """Whether what needs root is done through sudo."""
+    disk_directory: Path
+    """Where an emulated disk keeps its image."""
     binaries: dict[str, Path]
     """The servers' programs, to be compared between lanes."""
 
@@ -99,6 +103,8 @@ class Node:
             control_root=Path(values["control_root"]),
             server_cpus=str(values["server_cpus"]),
             client_cpus=str(values["client_cpus"]),
+            become=bool(values["become"]),
+            disk_directory=Path(values["disk_directory"]),
             binaries={k: Path(v) for k, v in values["binaries"].items()},
         )
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner import driver
+from runner import control_group, disk, driver
 from runner.cluster import Lane
 from runner.deploy import Ansible, DeployError, deployment_file, save
 from runner.errors import RunError
@@ -59,10 +59,21 @@ class LaneWorker:
         self._up: Path | None = None  # the newest deployment's directory while its servers may run
         self._previous = ""
         self._client_cache: driver.Client | None = None
+        self._disk_cache: disk.Control | None = None
+        self._disk_tests: list[dict[str, Any]] = []
 
     def clean_slate(self) -> None:
         """Stop servers that an earlier, killed call left behind; raises DeployError when that fails."""
         self._play("stop", {}, self._run.path, cancellable=False)
+
+    def test_disk(self) -> dict[str, float]:
+        """Hold the emulated disk against its model and return its figures; raises RunError when it does not keep to it."""
+        if self._tools.disk.emulated:
+            self._doing(f"self-test of the emulated disk {self._tools.disk.profile}")
+            region_bytes = max(d.values["disk"]["region_bytes"] for d in self._plan.deployments.values())
+            self._disk_tests = self._disk().self_test(region_bytes)
+            self._run.add_lanes({self.lane.name: {**self.lane.record(), "disk_self_test": self._disk_tests}})
+        return disk.service_times(self._disk_tests)
 
     def serve(self, batch: Batch) -> None:
         """Run the trials of a batch; deploy again after a server died.
@@ -145,6 +156,8 @@ class LaneWorker:
         self._up = place  # from here on something may run and has to be stopped
         self._play("deploy", values, place)
         endpoint = self._ansible.endpoint(deployment)
+        if warning := control_group.warning(control_group.group_of(endpoint)):
+            self._recorder.warn(warning)
         return Running(deployment, endpoint, self.lane.db.processes(endpoint.get("pids", {})), place)
 
     def _play(self, name: str, values: dict[str, Any], place: Path, cancellable: bool = True) -> None:
@@ -167,6 +180,7 @@ class LaneWorker:
         spec = loadgen_spec(workload, first, workload.experiment.seed, self._tools.cpus)
         spec |= {"system": running.deployment.system, "endpoint": running.endpoint, "schema": str(schema)}
         limit_s = LOAD_LIMIT_S + workload.values.records / LOAD_RECORDS_PER_S
+        memory = self._watch_memory(running)
         outcome = driver.call(
             client,
             verb,
@@ -178,6 +192,7 @@ class LaneWorker:
         )
         if outcome.stopped or outcome.exit_code != 0:
             why = outcome.stopped or outcome.last_line or f"exit code {outcome.exit_code}"
+            why = memory.exceeded(running.servers.dead()) or why
             self._keep_logs(running.endpoint, running.place)
             raise RunError(f"loadgen {verb} failed: {why}; log: {running.place / f'loadgen-{verb}.log'}")
 
@@ -188,48 +203,87 @@ class LaneWorker:
         self._doing(trial.cell.label())
         try:
             directory = self._run.begin(trial.hash)
-            result, dead = self._run_trial(trial, running, directory)
+            result, healthy = self._run_trial(trial, running, directory)
             if result["status"] == "failed":
                 self._keep_logs(running.endpoint, directory)
             self._run.commit(trial.hash)
         except LostNodeError as error:
             self._recorder.failure(trial, one_line(error), self.lane, running.place.name)
             raise
-        except (OSError, DeployError) as error:
+        except (OSError, RunError) as error:
             reason = disk_reason(error) if isinstance(error, OSError) else one_line(error)
             self._recorder.failure(trial, reason, self.lane, running.place.name)
             return not running.servers.dead()
         self._recorder.report(trial, result, self.lane)
-        return not dead
+        return healthy
 
-    def _run_trial(self, trial: Trial, running: Running, directory: Path) -> tuple[dict[str, Any], list[str]]:
-        """Measure and write the record; return the result, and the servers that died meanwhile."""
+    def _run_trial(self, trial: Trial, running: Running, directory: Path) -> tuple[dict[str, Any], bool]:
+        """Measure and write the record; return the result, and whether the deployment can serve another trial."""
         db, pids = self.lane.db, running.servers.pids
         write_json(directory / "spec.json", self._recorder.spec(trial, running.deployment))
         started = datetime.now(UTC)
         load = {host.name: host.load_average() for host in (db, self.lane.client)}
         unreset = db.reset_memory_peaks(pids)
+        group = self._watch_memory(running).reset_peak()
         limit_s = trial.spec["warmup_s"] + trial.spec["measure_s"]
         limit_s += driver.TRIAL_SLACK_S + 0.5 * limit_s
-        outcome = driver.call(
-            self._client(),
-            "run",
-            {**trial.spec, "endpoint": running.endpoint},
-            directory,
-            cancelled=self._interrupt,
-            limit_s=limit_s,
-            servers=running.servers,
-            out=True,
-        )
+        with self._disk().measuring() as observed:
+            outcome = driver.call(
+                self._client(),
+                "run",
+                {**trial.spec, "endpoint": running.endpoint},
+                directory,
+                cancelled=self._interrupt,
+                limit_s=limit_s,
+                servers=running.servers,
+                out=True,
+            )
         memory, dead = db.memory_of(pids), running.servers.dead()
         result = judge(directory, outcome, dead, pids, trial.spec["measure_s"])
+        if exceeded := group.exceeded(dead):
+            result |= {"status": "failed", "reason": exceeded}
+        result = disk.judge(result, observed.stats)
         write_json(directory / "result.json", result)
         environment = self._recorder.environment(self.lane, running.endpoint, result, started)
         environment["load_average_before"] = load[db.name]
         environment["client_load_average_before"] = load[self.lane.client.name]
         environment["memory"] = {"processes": memory, "peak_not_reset": unreset}
+        environment["control_group"] = group.record()
+        environment["disk"] = {
+            **running.deployment.values["disk"],
+            "self_test": self._disk_tests,
+            "observed": observed.stats,
+        }
         write_json(directory / "environment.json", environment)
-        return result, dead
+        return result, not dead and not exceeded
+
+    def _watch_memory(self, running: Running) -> control_group.Watch:
+        return control_group.Watch(running.endpoint, self.lane.db.read_text, self.lane.db.write_text)
+
+    def _disk(self) -> disk.Control:
+        """Put the emulated disk's program on the DB node, once."""
+        if self._disk_cache is None:
+            node, program = self.lane.nodes.db, ""
+            if self._tools.disk.emulated:
+                built = self._tools.root / disk.SPINDLE
+                if not built.is_file():
+                    raise RunError(f"{built} is missing: build it with `make build`")
+                program = str(self.lane.db.place(built, node.node_tools))
+            self._disk_cache = disk.Control(self._tools.disk, self._as_root, program, str(node.disk_directory))
+        return self._disk_cache
+
+    def _as_root(self, argv: list[str], limit_s: float) -> str:
+        """Run a command on the DB node, through sudo where the inventory says so."""
+        node = self.lane.nodes.db
+        command = ["sudo", "-n", *argv] if node.become else argv
+        try:
+            done = self.lane.db.run(command, limit_s)
+        except OSError as error:
+            raise RunError(f"{' '.join(argv[:2])} on {node.name}: {one_line(error)}") from None
+        if done["exit_code"] != 0:
+            said = " ".join((done["stderr"] or done["stdout"]).split())[-600:]
+            raise RunError(f"{' '.join(argv[:2])} on {node.name}: {said or 'exit code ' + str(done['exit_code'])}")
+        return str(done["stdout"])
 
     def _keep_logs(self, endpoint: dict[str, Any], directory: Path) -> None:
         """Copy the ends of the servers' logs beside the record of a failure."""

@@ -62,6 +62,11 @@ class Recorder:
         self.summary = Summary()
         self._lock = threading.Lock()
 
+    def warn(self, text: str) -> None:
+        """Tell whoever watches, and keep it with the run."""
+        self.progress.say(f"warning: {text}")
+        self.run.add_warnings([text])
+
     def spec(self, trial: Trial, deployment: Deployment) -> dict[str, Any]:
         """Return what a trial's ``spec.json`` holds."""
         return {"format": 2, "run": self.run.name, **trial.record(), "deployment": asdict(deployment)}
@@ -76,7 +81,7 @@ class Recorder:
             "ended_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "code": asdict(self.tools.code),
             **(self._nodes(lane, endpoint) if lane is not None else {}),
-            "disk_profile": self.tools.disk_profile,
+            "disk_profile": self.tools.disk.profile,
             "cpu_sets": asdict(self.tools.cpus),
             "endpoint": driver.without_secrets(endpoint),
             "server_settings": result.get("server_settings", {}),

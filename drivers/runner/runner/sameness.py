@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,6 @@ class Facts:
     description: dict[str, Any]
     programs: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the servers' programs, and what they say when asked for their version."""
-    disk: dict[str, Any] = field(default_factory=dict)
-    """`profile`, and the numbers of the disk's self-test."""
 
     def properties(self) -> Iterable[tuple[str, Any, float]]:
         """Yield every property with its value and how far it may be off, as a share."""
@@ -32,9 +30,6 @@ class Facts:
         yield "node_root file system", self.description["node_root_device"]["file_system"], 0.0
         for name, value in self.programs.items():
             yield name, value or "not there", 0.0
-        for name, value in self.disk.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            yield f"disk {name}", value, DISK_TOLERANCE if number else 0.0
 
 
 def refuse_differences(role: str, nodes: list[Facts]) -> None:
@@ -55,6 +50,22 @@ def refuse_differences(role: str, nodes: list[Facts]) -> None:
         raise InputError(
             f"the {role} are not the same, so their trials would not be comparable: {'; '.join(found)}. Make them"
             " equal, or leave a lane out of the inventory"
+        )
+
+
+def refuse_unlike_disks(figures: Mapping[str, Mapping[str, float]]) -> None:
+    """Raise InputError when the disks' self-tests (host -> test -> figure) differ between hosts."""
+    (first, wanted), *others = figures.items()
+    found = [
+        f"{test} is {value:.4g} on {first} and {present.get(test, 0.0):.4g} on {other}"
+        for other, present in others
+        for test, value in wanted.items()
+        if not _equal(value, present.get(test, 0.0), DISK_TOLERANCE)
+    ]
+    if found:
+        raise InputError(
+            f"the disks of the DB nodes are not the same (allowed: {DISK_TOLERANCE:.0%} apart): {'; '.join(found)}. Stop"
+            " what else runs there, or leave a lane out of the inventory"
         )
 
 

@@ -144,8 +144,9 @@ class Run:
 
     def add_lanes(self, lanes: dict[str, Any]) -> None:
         """Keep which lanes measured, with their hosts; a lane of the same name replaces what was kept of it."""
-        self.meta["lanes"] = {**self.meta.get("lanes", {}), **lanes}
-        write_json(self.path / "run.json", self.meta)
+        with self._lock:
+            self.meta["lanes"] = {**self.meta.get("lanes", {}), **lanes}
+            write_json(self.path / "run.json", self.meta)
 
     def add_plan(self, plan: Plan) -> None:
         """Add the trials of `plan` that the run does not have yet, keeping those it has."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from runner import sameness
 from runner.hosts import LostNodeError
 from runner.interrupt import Interrupt
 from runner.judge import one_line
@@ -81,6 +82,7 @@ class Sweep:
         batches = [Batch(deployment, on_it) for deployment, on_it in self._plan.batches(trials)]
         queue = Queue(batches, lambda: self._interrupt() or self._broken)
         self._on_all(LaneWorker.clean_slate)
+        self._test_disks()
         self._on_all(lambda worker: self._work(worker, queue))
         if not self._interrupt():
             for trial in queue.rest():
@@ -97,6 +99,12 @@ class Sweep:
             ends = [pool.submit(task, worker) for worker in self._workers]
         for end in ends:
             end.result()
+
+    def _test_disks(self) -> None:
+        """Test the disk of every lane; raises RunError for one that is not as its profile says, or unlike the others."""
+        figures: dict[str, dict[str, float]] = {}
+        self._on_all(lambda worker: figures.update({worker.lane.db.name: worker.test_disk()}))
+        sameness.refuse_unlike_disks(figures)
 
     def _work(self, worker: LaneWorker, queue: Queue) -> None:
         """Let a lane take batches until there are none, or until it loses a node."""

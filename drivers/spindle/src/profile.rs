@@ -5,6 +5,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::model::SECTOR_BYTES;
+
 /// The profiles that are compiled in: name and text. The first is the default.
 const BUILT_IN: [(&str, &str); 5] = [
     ("hdd-7200", include_str!("../profiles/hdd-7200.toml")),
@@ -47,7 +49,7 @@ pub enum ProfileError {
         allowed: String,
     },
     /// A section is missing, or does not belong to the kind of drive.
-    #[error("disk profile {file}: kind = {kind:?} {problem}")]
+    #[error("disk profile {file}: kind = \"{kind}\" {problem}")]
     Section {
         /// Path, or name of a built-in profile.
         file: String,
@@ -86,6 +88,16 @@ pub enum Kind {
     Flash,
     /// No model.
     None,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Disk => "disk",
+            Kind::Flash => "flash",
+            Kind::None => "none",
+        })
+    }
 }
 
 /// A drive's description.
@@ -173,6 +185,10 @@ pub struct MechanicsProfile {
     pub head_switch_ms: f64,
     /// Weight of waiting against positioning in the choice of the next request.
     pub ageing: f64,
+    /// A request that has waited longer goes first.
+    pub longest_wait_ms: f64,
+    /// A contiguous run, or a row of destages, lets somebody else go first after this time.
+    pub longest_run_ms: f64,
 }
 
 /// Reading ahead.
@@ -229,6 +245,13 @@ impl Profile {
             .map_err(|error| ProfileError::Syntax { file: file.to_owned(), message: error.to_string() })?;
         Check { file, kind: profile.kind }.profile(&profile)?;
         Ok(profile)
+    }
+
+    /// Sectors of 4096 bytes that the drive has; `None` without a model.
+    pub fn capacity_sectors(&self) -> Option<u64> {
+        let mechanics_gb = self.mechanics.as_ref().map(|mechanics| mechanics.capacity_gb);
+        let capacity_gb = mechanics_gb.or(self.flash.as_ref().map(|flash| flash.capacity_gb))?;
+        Some((capacity_gb * 1e9) as u64 / SECTOR_BYTES)
     }
 
     /// Whether there is no model, and the disk is as it is.
@@ -298,7 +321,9 @@ impl Check<'_> {
         self.float("mechanics.write_settle_ms", mechanics.write_settle_ms, 0.0, LONGEST_MS)?;
         self.float("mechanics.head_switch_ms", mechanics.head_switch_ms, 0.0, 60_000.0 / mechanics.rpm)?;
         self.float("mechanics.track_to_track_ms", least, 0.01, 60_000.0 / mechanics.rpm)?;
-        self.float("mechanics.ageing", mechanics.ageing, 0.001, 1000.0)
+        self.float("mechanics.ageing", mechanics.ageing, 0.0, 1000.0)?;
+        self.float("mechanics.longest_wait_ms", mechanics.longest_wait_ms, 0.0, LONGEST_MS)?;
+        self.float("mechanics.longest_run_ms", mechanics.longest_run_ms, 0.0, LONGEST_MS)
     }
 
     fn read_ahead(&self, read_ahead: &ReadAheadProfile) -> Result<(), ProfileError> {

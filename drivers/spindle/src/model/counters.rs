@@ -76,7 +76,7 @@ pub struct Counters {
     pub seeks: u64,
     /// Cylinders that it moved by, in all.
     pub seek_cylinders: u64,
-    /// Reads answered from the read-ahead buffer.
+    /// Reads that the read-ahead buffer answered, or that went on where it was being filled.
     pub read_ahead_hits: u64,
     /// Reads answered from the write cache.
     pub cache_hits: u64,

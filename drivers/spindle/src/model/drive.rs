@@ -62,8 +62,9 @@ impl Drive {
             return Err(ProfileError::NoModel { name: profile.name.clone() });
         };
         let platters = Platters::new(profile, cache, seed)?;
-        if region_sectors == 0 || region_sectors > platters.sectors() {
-            let (name, capacity_sectors) = (profile.name.clone(), platters.sectors());
+        let capacity_sectors = profile.capacity_sectors().unwrap_or(0);
+        if region_sectors == 0 || region_sectors > capacity_sectors {
+            let name = profile.name.clone();
             return Err(ProfileError::Region { name, region_sectors, capacity_sectors });
         }
         Ok(Drive {
@@ -413,6 +414,7 @@ impl Drive {
             });
             let Some(started) = self.platters.start_next(&mut self.cache, destage, self.now_ns) else { return };
             self.counters.moved(started.pass.distance);
+            self.counters.read_ahead_hits += u64::from(started.pass.read_ahead);
             if let Work::Destage(run) = started.work {
                 events.push(destage_began(&run, self.now_ns));
             }

@@ -10,7 +10,6 @@ use crate::profile::FlashProfile;
 pub(super) struct Flash {
     pub channels: usize,
     pub flush_ns: u64,
-    sectors: u64,
     read_latency_ns: u64,
     write_latency_ns: u64,
     destage_ns: u64,
@@ -36,7 +35,6 @@ impl Flash {
         Flash {
             channels: flash.channels,
             flush_ns: ns_of_us(flash.flush_us),
-            sectors: (flash.capacity_gb * 1e9) as u64 / SECTOR_BYTES,
             read_latency_ns: ns_of_us(flash.read_latency_us),
             write_latency_ns: ns_of_us(flash.write_latency_us),
             destage_ns: ns_of_us(flash.destage_us),
@@ -48,10 +46,6 @@ impl Flash {
         }
     }
 
-    pub fn sectors(&self) -> u64 {
-        self.sectors
-    }
-
     pub fn last_destaged(&self) -> u64 {
         self.last_destaged
     }
@@ -59,13 +53,13 @@ impl Flash {
     pub fn start_read(&mut self, run: &Run, now_ns: u64) -> Pass {
         let begin_ns = (now_ns + self.read_latency_ns).max(self.read_path_free_ns);
         self.read_path_free_ns = begin_ns + (f64::from(run.sectors()) * self.read_ns_per_sector) as u64;
-        Pass { begin_ns, end_ns: self.read_path_free_ns, distance: 0 }
+        Pass { begin_ns, end_ns: self.read_path_free_ns, distance: 0, read_ahead: false }
     }
 
     pub fn start_write(&mut self, run: &Run, now_ns: u64) -> Pass {
         let begin_ns = (now_ns + self.write_latency_ns).max(self.write_path_free_ns);
         self.write_path_free_ns = begin_ns + (f64::from(run.sectors()) * self.write_ns_per_sector) as u64;
-        Pass { begin_ns, end_ns: self.write_path_free_ns, distance: 0 }
+        Pass { begin_ns, end_ns: self.write_path_free_ns, distance: 0, read_ahead: false }
     }
 
     pub fn start_destage(&mut self, run: &Run, now_ns: u64) -> Pass {
@@ -73,7 +67,7 @@ impl Flash {
         let begin_ns = now_ns.max(self.write_path_free_ns);
         self.write_path_free_ns = begin_ns + transfer_ns.max(self.destage_ns);
         self.last_destaged = run.end;
-        Pass { begin_ns, end_ns: self.write_path_free_ns, distance: 0 }
+        Pass { begin_ns, end_ns: self.write_path_free_ns, distance: 0, read_ahead: false }
     }
 
     /// How many of a pass's sectors are stored at a time.

@@ -33,6 +33,8 @@ pub(super) struct Pass {
     pub end_ns: u64,
     /// Cylinders that the arm moved.
     pub distance: u64,
+    /// A read whose beginning had been read ahead.
+    pub read_ahead: bool,
 }
 
 /// The mechanical part of a drive.
@@ -70,10 +72,6 @@ impl Mechanics {
             uses: 0,
             geometry,
         }
-    }
-
-    pub fn sectors(&self) -> u64 {
-        self.geometry.sectors
     }
 
     /// When the head, at `from` at a time, is at the start of `to`.
@@ -192,7 +190,7 @@ impl Mechanics {
         if let Some(stream) = self.stream.filter(|stream| Some(stream.segment) == segment) {
             self.stream = None;
             let end_ns = self.pass_end_ns(stream.first, run.end - stream.first, stream.began_ns);
-            return Pass { begin_ns: stream.began_ns, end_ns, distance: 0 };
+            return Pass { begin_ns: stream.began_ns, end_ns, distance: 0, read_ahead: true };
         }
         self.halt(now_ns);
         let first = segment.map_or(run.first, |segment| self.segments[segment].run.end.clamp(run.first, run.end - 1));
@@ -211,7 +209,7 @@ impl Mechanics {
         let begin_ns = self.reach_ns(&self.position, &place, write, now_ns);
         let end_ns = self.pass_end_ns(run.first, run.end - run.first, begin_ns);
         self.position = self.geometry.locate(run.end - 1);
-        Pass { begin_ns, end_ns, distance }
+        Pass { begin_ns, end_ns, distance, read_ahead: false }
     }
 
     /// A read has ended: its sectors are in the buffer.
@@ -268,5 +266,83 @@ impl Mechanics {
     pub fn forget(&mut self, now_ns: u64) {
         self.halt(now_ns);
         self.segments.iter_mut().for_each(|segment| segment.run = Run { first: 0, end: 0 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::RngExt;
+    use rand_xoshiro::Xoshiro256PlusPlus;
+    use rand_xoshiro::rand_core::SeedableRng;
+
+    use super::*;
+    use crate::profile::Profile;
+
+    fn mechanics(seed: u64) -> Mechanics {
+        let profile = Profile::load("hdd-7200").expect("built in");
+        let (Some(mechanics), Some(read_ahead)) = (profile.mechanics, profile.read_ahead) else { panic!("a disk") };
+        Mechanics::new(&mechanics, &read_ahead, seed)
+    }
+
+    #[test]
+    fn the_seek_curve_has_its_three_points_and_their_mean() {
+        let mechanics = mechanics(1);
+        let (curve, cylinders) = (&mechanics.curve, mechanics.geometry.cylinders);
+        assert_eq!(curve.time_ns(0), 0);
+        assert_eq!(curve.time_ns(1), 1_000_000);
+        assert!(curve.time_ns(cylinders - 1).abs_diff(18_000_000) < 1_000, "{}", curve.time_ns(cylinders - 1));
+        let span = cylinders as f64;
+        let mean_ns: f64 =
+            (1..cylinders).map(|d| 2.0 * (span - d as f64) / span / span * curve.time_ns(d) as f64).sum();
+        assert!((mean_ns - 8_500_000.0).abs() < 5_000.0, "{mean_ns}");
+        assert!((1..cylinders).all(|distance| curve.time_ns(distance) >= curve.time_ns(distance - 1)));
+    }
+
+    #[test]
+    fn on_the_same_track_the_mean_wait_is_half_a_revolution() {
+        let mechanics = mechanics(7);
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
+        let (here, samples) = (mechanics.geometry.locate(0), 100_000);
+        let waits_ns = (0..samples).map(|_| {
+            let (sector, at_ns) = (random.random_range(0..300), random.random_range(1 << 20..1 << 40));
+            let wait_ns =
+                mechanics.reach_ns(&here, &mechanics.geometry.locate(sector), false, at_ns).saturating_sub(at_ns);
+            assert!(wait_ns < mechanics.geometry.rotation_ns);
+            wait_ns as f64
+        });
+        let mean_ns = waits_ns.sum::<f64>() / f64::from(samples);
+        assert!((mean_ns / (60e9 / 7200.0 / 2.0) - 1.0).abs() < 0.01, "{mean_ns}");
+    }
+
+    #[test]
+    fn every_sector_has_its_own_place_and_tracks_follow_without_a_lost_revolution() {
+        let mechanics = mechanics(0);
+        let geometry = &mechanics.geometry;
+        let last = geometry.locate(geometry.sectors - 1);
+        assert!(last.cylinder < geometry.cylinders && last.cylinder > geometry.cylinders - 100, "{last:?}");
+        for sector in (0..200_000).chain(geometry.sectors / 2..geometry.sectors / 2 + 10_000) {
+            let (place, next) = (geometry.locate(sector), geometry.locate(sector + 1));
+            assert_ne!(place, next);
+            assert!(next.cylinder - place.cylinder <= 1);
+            // From the end of one sector to the start of the next: nothing, or a track switch of 1 ms and a sector at most.
+            let end_ns = mechanics.pass_end_ns(sector, 1, mechanics.reach_ns(&place, &place, false, 1 << 30));
+            let gap_ns = mechanics.reach_ns(&place, &next, false, end_ns).saturating_sub(end_ns);
+            assert!(gap_ns < 1_030_000, "{gap_ns} between {place:?} and {next:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_pass_is_the_sum_of_its_parts_and_can_be_asked_how_far_it_is() {
+        let mechanics = mechanics(5);
+        let begin_ns = mechanics.reach_ns(&mechanics.position, &mechanics.geometry.locate(1000), false, 1 << 30);
+        let end_ns = mechanics.pass_end_ns(1000, 3000, begin_ns);
+        let half_ns = mechanics.pass_end_ns(1000, 1500, begin_ns);
+        assert_eq!(mechanics.passed(1000, 3000, begin_ns, end_ns), 3000);
+        assert_eq!(mechanics.passed(1000, 3000, begin_ns, half_ns), 1500);
+        assert_eq!(mechanics.passed(1000, 3000, begin_ns, half_ns - 1), 1499);
+        assert_eq!(mechanics.passed(1000, 3000, begin_ns, begin_ns), 0);
+        let (last, next) = (mechanics.geometry.locate(2499), mechanics.geometry.locate(2500));
+        let rest_ns = mechanics.pass_end_ns(2500, 1500, mechanics.reach_ns(&last, &next, false, half_ns));
+        assert!(rest_ns.abs_diff(end_ns) <= 4, "{rest_ns} {end_ns}");
     }
 }

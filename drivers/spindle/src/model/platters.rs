@@ -74,12 +74,47 @@ pub(super) struct Urgency {
     pub up_to: u64,
 }
 
+/// What keeps the shortest positioning time from being the only rule.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fairness {
+    ageing: f64,
+    longest_wait_ns: u64,
+    longest_run_ns: u64,
+}
+
+/// Work that follows on itself: a contiguous run of requests, or a row of destages.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    last: Work,
+    began_ns: u64,
+}
+
+impl Turn {
+    fn goes_on_with(&self, work: &Work) -> bool {
+        match (&self.last, work) {
+            (Work::Destage(_), Work::Destage(_)) => true,
+            (Work::Host(last), Work::Host(next)) => last.operation == next.operation && last.run.end == next.run.first,
+            _ => false,
+        }
+    }
+}
+
+/// A candidate for the arm: the lower, the sooner.
+type Score = (i64, u64);
+
+/// The score of those who have waited too long: first come, first served.
+const OVERDUE: i64 = i64::MIN;
+/// The score of those whose turn is over: if nobody else is there.
+const HAD_ITS_TURN: i64 = i64::MAX;
+
 /// The medium with its queue.
 #[derive(Debug)]
 pub(super) struct Platters {
     medium: Medium,
-    ageing: f64,
+    fairness: Fairness,
     handicap_ns: u64,
+    /// The last work of the arm: since when it has been of one piece.
+    turn: Option<Turn>,
     largest_destage_sectors: u64,
     /// Reads, and writes past the cache, that wait for the medium.
     pub queue: Vec<Command>,
@@ -89,29 +124,28 @@ pub(super) struct Platters {
 
 impl Platters {
     pub fn new(profile: &Profile, cache: &WriteCacheProfile, seed: u64) -> Result<Platters, ProfileError> {
-        let (medium, ageing) = match (&profile.mechanics, &profile.read_ahead, &profile.flash) {
+        let (medium, fairness) = match (&profile.mechanics, &profile.read_ahead, &profile.flash) {
             (Some(mechanics), Some(read_ahead), _) => {
-                (Medium::Disk(Box::new(Mechanics::new(mechanics, read_ahead, seed))), mechanics.ageing)
+                let fairness = Fairness {
+                    ageing: mechanics.ageing,
+                    longest_wait_ns: ns_of_ms(mechanics.longest_wait_ms),
+                    longest_run_ns: ns_of_ms(mechanics.longest_run_ms),
+                };
+                (Medium::Disk(Box::new(Mechanics::new(mechanics, read_ahead, seed))), fairness)
             }
-            (_, _, Some(flash)) => (Medium::Flash(Flash::new(flash)), 1.0),
+            (_, _, Some(flash)) => (Medium::Flash(Flash::new(flash)), Fairness::default()),
             _ => return Err(ProfileError::NoModel { name: profile.name.clone() }),
         };
         Ok(Platters {
             medium,
-            ageing,
+            fairness,
+            turn: None,
             handicap_ns: ns_of_ms(cache.destage_handicap_ms),
             largest_destage_sectors: cache.largest_destage_kib / 4,
             queue: Vec::new(),
             busy: Vec::new(),
             candidates: Vec::new(),
         })
-    }
-
-    pub fn sectors(&self) -> u64 {
-        match &self.medium {
-            Medium::Disk(mechanics) => mechanics.sectors(),
-            Medium::Flash(flash) => flash.sectors(),
-        }
     }
 
     /// What a flush costs after the cache is empty.
@@ -168,6 +202,7 @@ impl Platters {
         }
         self.queue.clear();
         self.busy.clear();
+        self.turn = None;
     }
 
     /// When the next operation ends.
@@ -235,7 +270,7 @@ impl Platters {
         !self.queue.iter().any(precedes)
     }
 
-    /// Shortest positioning first; each millisecond of waiting counts as a little less positioning, so that nobody waits for ever.
+    /// Shortest positioning first; waiting counts as a little less positioning, and there are limits to waiting and to turns.
     fn choose_on_disk(&mut self, cache: &mut WriteCache, destage: Option<Urgency>, now_ns: u64) -> Option<Work> {
         if !self.busy.is_empty() {
             return None;
@@ -243,18 +278,20 @@ impl Platters {
         let request = self.best_request(cache, now_ns);
         let run = destage.filter(|destage| destage.since_ns.is_some() || request.is_none());
         let run = run.and_then(|urgency| self.best_run(cache, urgency, now_ns));
-        match (request, run) {
-            (Some((score, _, _)), Some((destage_score, first))) if destage_score < score => {
-                Some(Work::Destage(cache.begin_destage(first, self.largest_destage_sectors)))
+        let work = match (request, run) {
+            (None, None) => return None,
+            (Some((score, index)), run) if run.is_none_or(|(run_score, _)| score <= run_score) => {
+                Work::Host(self.queue.swap_remove(index))
             }
-            (Some((_, _, index)), _) => Some(Work::Host(self.queue.swap_remove(index))),
-            (None, Some((_, first))) => Some(Work::Destage(cache.begin_destage(first, self.largest_destage_sectors))),
-            (None, None) => None,
-        }
+            (_, run) => Work::Destage(cache.begin_destage(run?.1, self.largest_destage_sectors)),
+        };
+        let began_ns = self.turn.filter(|turn| turn.goes_on_with(&work)).map_or(now_ns, |turn| turn.began_ns);
+        self.turn = Some(Turn { last: work, began_ns });
+        Some(work)
     }
 
-    /// The request to serve next: its score, number and place in the queue.
-    fn best_request(&mut self, cache: &WriteCache, now_ns: u64) -> Option<(i64, u64, usize)> {
+    /// The request to serve next, and its place in the queue.
+    fn best_request(&mut self, cache: &WriteCache, now_ns: u64) -> Option<(Score, usize)> {
         let mut best = None;
         for index in 0..self.queue.len() {
             let command = self.queue[index];
@@ -262,22 +299,26 @@ impl Platters {
                 continue;
             }
             let approach_ns = self.approach_ns(&command.run, command.operation == Operation::Write, now_ns);
-            let score = (approach_ns - self.age(command.ready_ns, now_ns), command.number, index);
-            best = Some(best.map_or(score, |known: (i64, u64, usize)| known.min(score)));
+            let score = (self.score(approach_ns, &Work::Host(command), command.ready_ns, now_ns), command.number);
+            best = Some(best.map_or((score, index), |known: (Score, usize)| known.min((score, index))));
         }
         best
     }
 
-    /// The dirty run to write next: its score and first sector.
-    fn best_run(&mut self, cache: &WriteCache, urgency: Urgency, now_ns: u64) -> Option<(i64, u64)> {
+    /// The dirty run to write next, and its first sector.
+    fn best_run(&mut self, cache: &WriteCache, urgency: Urgency, now_ns: u64) -> Option<(Score, u64)> {
         let Medium::Disk(mechanics) = &mut self.medium else { return None };
         let mut candidates = std::mem::take(&mut self.candidates);
         cache.destage_candidates(mechanics.sector_here(now_ns), urgency.up_to, &mut candidates);
-        let age = self.age(urgency.since_ns.unwrap_or(now_ns), now_ns) - self.handicap_ns as i64;
-        let mut score = |first: u64| self.approach_ns(&Run { first, end: first + 1 }, true, now_ns) - age;
-        let best = candidates.iter().map(|first| (score(*first), *first)).min();
+        let nearest = candidates
+            .iter()
+            .map(|first| (self.approach_ns(&Run { first: *first, end: first + 1 }, true, now_ns), *first));
+        let nearest = nearest.min();
         self.candidates = candidates;
-        best
+        let (approach_ns, first) = nearest?;
+        let work = Work::Destage(Run { first, end: first + 1 });
+        let since_ns = urgency.since_ns.unwrap_or(now_ns);
+        Some(((self.score(approach_ns + self.handicap_ns as i64, &work, since_ns, now_ns), first), first))
     }
 
     fn approach_ns(&mut self, run: &Run, write: bool, now_ns: u64) -> i64 {
@@ -285,8 +326,16 @@ impl Platters {
         mechanics.approach_ns(run, write, now_ns) as i64
     }
 
-    fn age(&self, since_ns: u64, now_ns: u64) -> i64 {
-        (self.ageing * now_ns.saturating_sub(since_ns) as f64) as i64
+    fn score(&self, approach_ns: i64, work: &Work, since_ns: u64, now_ns: u64) -> i64 {
+        let Fairness { ageing, longest_wait_ns, longest_run_ns } = self.fairness;
+        let age_ns = now_ns.saturating_sub(since_ns);
+        if self.turn.is_some_and(|turn| turn.goes_on_with(work) && now_ns - turn.began_ns > longest_run_ns) {
+            HAD_ITS_TURN
+        } else if age_ns > longest_wait_ns {
+            OVERDUE
+        } else {
+            approach_ns - (ageing * age_ns as f64) as i64
+        }
     }
 
     fn choose_in_flash(&mut self, cache: &mut WriteCache, destage: Option<Urgency>) -> Option<Work> {

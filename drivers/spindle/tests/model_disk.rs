@@ -160,7 +160,8 @@ fn contiguous_queued_reads_are_served_in_order_at_the_rate_of_the_medium() {
         let mut drive = Drive::new(&profile, FULL_STROKE, seed * 400_000).expect("a drive");
         let start_ns = 1_000_000_000;
         let read = |id, first_sector| Request { id, operation: Operation::Read, first_sector, sectors: 4 };
-        // From another angle each time. All 32 are in the drive when it comes to choose, because it is away; and they have come in the wrong order.
+        // From another angle each time. All 32 are in the drive when it comes to choose, because the arm is away; and they have come
+        // in the wrong order.
         let away = std::iter::once(read(0, 200_000_000 + seed * 13));
         let run = (1..=31).rev().map(|id| read(id, 5_000_000 + id * 4));
         let completed = submit_all(&mut drive, start_ns, &away.chain(run).collect::<Vec<_>>());

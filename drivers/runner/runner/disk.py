@@ -148,7 +148,7 @@ def service_times(tests: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def judge(result: dict[str, Any], stats: dict[str, Any]) -> dict[str, Any]:
-    """Make a result invalid, flagged ``disk_late``, when the disk was not what its profile says; a failed one stays so."""
+    """Make a result invalid, flagged ``disk_late``, when the disk was not as its profile says; a failed one stays."""
     wrong = problem(stats)
     if not wrong or result["status"] == "failed":
         return result

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SHAPING_MODULES = ("agent", "control_group", "deploy", "disk", "driver", "hosts", "judge", "lane", "machine", "plan", "sweep")
+SHAPING_MODULES = (
+    "agent",
+    "control_group",
+    "deploy",
+    "disk",
+    "driver",
+    "hosts",
+    "judge",
+    "lane",
+    "machine",
+    "plan",
+    "sweep",
+)
 # A change of these can change a measured number; a change elsewhere (documents, notebooks, tests, tables) cannot, so
 # it does not end a run that could be continued. Inventories are told apart by their own content, see `Key`.
 SHAPING_PATHS = (

@@ -14,7 +14,7 @@ from typing import Any
 
 from runner import control_group, disk, driver
 from runner.cluster import Lane
-from runner.deploy import Ansible, DeployError, deployment_file, save
+from runner.deploy import Ansible, deployment_file, save
 from runner.errors import RunError
 from runner.files import write_json, write_text
 from runner.hosts import LostNodeError, Processes, alive
@@ -67,7 +67,7 @@ class LaneWorker:
         self._play("stop", {}, self._run.path, cancellable=False)
 
     def test_disk(self) -> dict[str, float]:
-        """Hold the emulated disk against its model and return its figures; raises RunError when it does not keep to it."""
+        """Hold the emulated disk against its model and return its figures; raises RunError when it differs."""
         if self._tools.disk.emulated:
             self._doing(f"self-test of the emulated disk {self._tools.disk.profile}")
             region_bytes = max(d.values["disk"]["region_bytes"] for d in self._plan.deployments.values())

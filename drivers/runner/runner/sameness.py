@@ -64,8 +64,8 @@ def refuse_unlike_disks(figures: Mapping[str, Mapping[str, float]]) -> None:
     ]
     if found:
         raise InputError(
-            f"the disks of the DB nodes are not the same (allowed: {DISK_TOLERANCE:.0%} apart): {'; '.join(found)}. Stop"
-            " what else runs there, or leave a lane out of the inventory"
+            f"the disks of the DB nodes are not the same (allowed: {DISK_TOLERANCE:.0%} apart): {'; '.join(found)}."
+            " Stop what else runs there, or leave a lane out of the inventory"
         )
 
 

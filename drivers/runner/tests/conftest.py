@@ -29,7 +29,20 @@ CPUS = CpuSets("0", "1")
 
 def a_node(name: str, root: Path, *, lane: str = "1", groups: tuple[str, ...] = ("dbms", "clients")) -> Node:
     """A host as an inventory names it."""
-    return Node(name, groups, lane, Connection(kind="local"), root / "var", root / "tools", root / "var", "", "", {})
+    return Node(
+        name=name,
+        groups=groups,
+        lane=lane,
+        connection=Connection(kind="local"),
+        node_root=root / "var",
+        node_tools=root / "tools",
+        control_root=root / "var",
+        server_cpus="",
+        client_cpus="",
+        become=False,
+        disk_directory=root / "var" / "disk",
+        binaries={},
+    )
 
 
 def a_lane(name: str, root: Path, db: Host | None = None, client: Host | None = None) -> Lane:

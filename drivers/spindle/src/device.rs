@@ -78,7 +78,7 @@ pub fn check_machine() -> Result<()> {
     Ok(())
 }
 
-/// Loop devices that are backed by the disk's file.
+/// Loop devices that are backed by the disk's file, but those that only wait for their last user to end.
 pub fn loops(layout: &Layout) -> Result<Vec<PathBuf>> {
     let wanted = layout.fuse_file();
     let mut found = Vec::new();
@@ -86,7 +86,8 @@ pub fn loops(layout: &Layout) -> Result<Vec<PathBuf>> {
         let name = entry.file_name();
         let backing = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
         let backing = backing.trim_end_matches('\n');
-        if Path::new(backing.strip_suffix(" (deleted)").unwrap_or(backing)) == wanted {
+        let going = fs::read_to_string(entry.path().join("loop/autoclear")).is_ok_and(|clear| clear.trim() == "1");
+        if !going && Path::new(backing.strip_suffix(" (deleted)").unwrap_or(backing)) == wanted {
             found.push(Path::new("/dev").join(name));
         }
     }
@@ -103,7 +104,7 @@ pub fn attach(layout: &Layout, rotational: bool) -> Result<PathBuf> {
     )?;
     let device = PathBuf::from(printed.trim());
     if let Err(error) = tune(&device, rotational) {
-        detach(&device).unwrap_or_else(|detaching| eprintln!("spindle: {detaching:#}"));
+        detach(&device, false).unwrap_or_else(|detaching| eprintln!("spindle: {detaching:#}"));
         return Err(error);
     }
     Ok(device)
@@ -141,15 +142,20 @@ fn tune(device: &Path, rotational: bool) -> Result<()> {
     Ok(())
 }
 
-/// Detaches a loop device, and waits until it is free.
-pub fn detach(device: &Path) -> Result<()> {
+/// Detaches a loop device, and waits until it is free; `force` leaves that to its last user when the disk is gone.
+pub fn detach(device: &Path, force: bool) -> Result<()> {
     run("losetup", &["--detach", path(device)?], HELPER_LIMIT)?;
     let backing = Path::new("/sys/block").join(device.file_name().unwrap_or_default()).join("loop/backing_file");
     // The kernel waits for the last user of an open device.
-    if !wait_until(Duration::from_secs(10), || Ok(!backing.exists()))? {
-        let holders = holders(device).join(", ");
-        bail!("{} stays in use after losetup --detach; held by: {holders}", device.display());
+    let limit = Duration::from_secs(if force { 2 } else { 10 });
+    if wait_until(limit, || Ok(!backing.exists()))? {
+        return Ok(());
     }
+    let held_by = holders(device).join(", ");
+    if !force {
+        bail!("{} stays in use after losetup --detach; held by: {held_by}", device.display());
+    }
+    eprintln!("spindle: {} is free when its last user has ended ({held_by})", device.display());
     Ok(())
 }
 

@@ -231,7 +231,7 @@ fn release(layout: &Layout, status: &Status, force: bool) -> Result<()> {
         device::unmount(at, force)?;
     }
     for loop_device in &status.devices {
-        device::detach(loop_device)?;
+        device::detach(loop_device, force)?;
     }
     if status.fuse_mounted {
         device::unmount(&layout.fuse(), force)?;
@@ -259,7 +259,7 @@ pub fn power_on(layout: &Layout) -> Result<PathBuf> {
         device::unmount(at, false)?;
     }
     for loop_device in &status.devices {
-        device::detach(loop_device)?;
+        device::detach(loop_device, false)?;
     }
     control::send(layout, &Command::PowerOn, SWITCH_LIMIT)?;
     let bypass = Command::Mode { mode: Mode::Bypass, write_cache: None };

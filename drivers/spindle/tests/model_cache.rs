@@ -254,18 +254,34 @@ fn a_write_past_the_cache_waits_for_what_is_older_in_it() {
     let (mut drive, mut events) = (drive("hdd-7200"), Vec::new());
     drive.submit(0, write(1, 100, 1));
     let now_ns = until(&mut drive, 1, &mut events);
+    // A read keeps the platters busy, so that both writes wait for them.
+    drive.submit(now_ns, read(3, 4_000_000, 1));
+    let mut started = Vec::new();
+    drive.advance(now_ns + 1_000_000, &mut started);
     drive.set_write_cache(false);
-    drive.submit(now_ns, write(2, 100, 1));
+    drive.submit(now_ns + 1_000_000, write(2, 100, 1));
     until(&mut drive, 2, &mut events);
     drive.set_write_cache(true);
     let order: Vec<&str> = events
         .iter()
         .map(|event| match event {
             Event::Completed { id: 1, .. } => "cached",
+            Event::Completed { id: 3, .. } => "read",
             Event::Completed { .. } => "past the cache",
             Event::DestageBegan { .. } => "began",
             Event::DestageEnded { .. } => "ended",
         })
         .collect();
-    assert_eq!(order, ["cached", "began", "ended", "past the cache"]);
+    assert_eq!(order, ["cached", "read", "began", "ended", "past the cache"]);
+}
+
+#[test]
+fn the_cache_is_emptied_at_once_when_it_is_switched_off() {
+    let (mut drive, mut events) = (drive("hdd-7200"), Vec::new());
+    drive.submit(0, write(1, 100, 1));
+    let now_ns = until(&mut drive, 1, &mut events);
+    drive.set_write_cache(false);
+    assert_eq!(drive.next_event_ns(), Some(now_ns));
+    drive.advance(now_ns, &mut events);
+    assert_eq!(events.last(), Some(&Event::DestageBegan { first_sector: 100, sectors: 1, at_ns: now_ns }));
 }

@@ -116,6 +116,7 @@ impl Shared {
 pub struct Stats {
     format: u32,
     profile: String,
+    profile_values: Profile,
     mode: Mode,
     powered: bool,
     region_bytes: u64,
@@ -321,6 +322,7 @@ impl Disk {
         let stats = Stats {
             format: 1,
             profile: self.profile.name.clone(),
+            profile_values: self.profile.clone(),
             mode: gate.mode,
             powered: gate.powered,
             region_bytes: self.bytes(),

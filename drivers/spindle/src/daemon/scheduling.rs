@@ -1,8 +1,8 @@
 //! What keeps the daemon punctual: real-time scheduling, exact timers, memory that stays.
 
 use rustix::mm::MlockAllFlags;
-use rustix::process::configure_io_flusher_behavior;
-use rustix::thread::set_current_timer_slack;
+use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_current_timer_slack};
 use std::num::NonZeroU64;
 
 /// Priority of the arm thread: above the threads that take requests, which are above everything ordinary.
@@ -13,9 +13,7 @@ pub const REQUEST_PRIORITY: i32 = 2;
 /// Settings of the whole process, made before it has threads: they inherit them. Returns what could not be had.
 pub fn prepare_process() -> Vec<String> {
     let mut warnings = Vec::new();
-    // Only what is touched is locked: each FUSE thread has a buffer of 16 MiB of which it uses 1 MiB.
-    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-    if let Err(error) = rustix::mm::mlockall(flags) {
+    if let Err(error) = lock_memory() {
         warnings.push(format!("memory is not locked ({error}): page faults may delay operations"));
     }
     if let Err(error) = configure_io_flusher_behavior(true) {
@@ -25,6 +23,17 @@ pub fn prepare_process() -> Vec<String> {
         warnings.push(format!("the timer slack could not be set ({error}): wake-ups are up to 50 us later"));
     }
     warnings
+}
+
+fn lock_memory() -> Result<(), String> {
+    let capable = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    if !capable && getrlimit(Resource::Memlock).current.is_some() {
+        // It would succeed now, and the memory of later threads would be refused.
+        return Err("no CAP_IPC_LOCK, and RLIMIT_MEMLOCK is limited".to_owned());
+    }
+    // Only what is touched is locked: each FUSE thread has a buffer of 16 MiB of which it uses 1 MiB.
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    rustix::mm::mlockall(flags).map_err(|error| error.to_string())
 }
 
 /// Puts the calling thread, and the threads that it starts, under SCHED_FIFO.

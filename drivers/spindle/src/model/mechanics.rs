@@ -5,9 +5,6 @@ use super::cache::Run;
 use super::geometry::{Geometry, Place, SeekCurve, ns_of_ms};
 use crate::profile::{MechanicsProfile, ReadAheadProfile};
 
-/// A sector that is missed by less than this is caught all the same: angles are rounded to nanoseconds.
-const ROUNDING_NS: u64 = 2_000;
-
 /// Sectors in the read buffer.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
@@ -84,8 +81,9 @@ impl Mechanics {
         let rotation_ns = self.geometry.rotation_ns;
         let angle_ns = (arrival_ns + self.phase_ns) % rotation_ns;
         let wait_ns = (self.geometry.angle_ns(to) + rotation_ns - angle_ns) % rotation_ns;
-        let missed_ns = rotation_ns - wait_ns;
-        if missed_ns <= ROUNDING_NS { arrival_ns.saturating_sub(missed_ns) } else { arrival_ns + wait_ns }
+        // A run that goes on is never missed by a nanosecond: passes and angles are both rounded down, and the sum of two numbers
+        // that were rounded down is no more than their sum rounded down.
+        arrival_ns + wait_ns
     }
 
     /// When the last of the sectors has passed, if the first begins to at a time.
@@ -180,7 +178,7 @@ impl Mechanics {
             Some(segment) => self.segments[segment].run.end.clamp(run.first, run.end - 1),
             None => run.first,
         };
-        self.reach_ns(&self.here(), &self.geometry.locate(first), write, now_ns).saturating_sub(now_ns)
+        self.reach_ns(&self.here(), &self.geometry.locate(first), write, now_ns) - now_ns
     }
 
     /// Starts to read; what the buffer holds of the run's beginning is not read again.
@@ -305,8 +303,7 @@ mod tests {
         let (here, samples) = (mechanics.geometry.locate(0), 100_000);
         let waits_ns = (0..samples).map(|_| {
             let (sector, at_ns) = (random.random_range(0..300), random.random_range(1 << 20..1 << 40));
-            let wait_ns =
-                mechanics.reach_ns(&here, &mechanics.geometry.locate(sector), false, at_ns).saturating_sub(at_ns);
+            let wait_ns = mechanics.reach_ns(&here, &mechanics.geometry.locate(sector), false, at_ns) - at_ns;
             assert!(wait_ns < mechanics.geometry.rotation_ns);
             wait_ns as f64
         });

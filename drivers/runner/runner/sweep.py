@@ -101,7 +101,7 @@ class Sweep:
             end.result()
 
     def _test_disks(self) -> None:
-        """Test the disk of every lane; raises RunError for one unlike its profile, InputError for one unlike the others."""
+        """Test the disk of every lane; raises RunError for one unlike its profile, or unlike the others."""
         figures: dict[str, dict[str, float]] = {}
         self._on_all(lambda worker: figures.update({worker.lane.db.name: worker.test_disk()}))
         sameness.refuse_unlike_disks(figures)

@@ -166,7 +166,8 @@ def main() -> None:
             "file_system": {"type": "str", "choices": ["ext4", "xfs"], "default": "ext4"},
         },
         required_if=[("state", "fresh", ("profile", "device"), True)],
-        required_together=[("profile", "region_bytes", "program")],
+        required_together=[("profile", "region_bytes")],
+        required_by={"profile": ("program",)},
         mutually_exclusive=[("profile", "device")],
         supports_check_mode=True,
     )

@@ -40,8 +40,38 @@ pub struct Mount {
 
 /// The mounts that this process sees. Reads no mounted file system, so a frozen one does not hang it.
 pub fn mounts() -> Result<Vec<Mount>> {
-    let text = fs::read_to_string("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
+    mounts_of("self").context("/proc/self/mountinfo")
+}
+
+/// The mounts that another process sees.
+fn mounts_of(process: &str) -> std::io::Result<Vec<Mount>> {
+    let text = fs::read_to_string(format!("/proc/{process}/mountinfo"))?;
     Ok(text.lines().filter_map(parse_mount).collect())
+}
+
+/// Takes copies of a mount out of other mount namespaces: whoever made one meanwhile (a container, a service of its own) would
+/// hold the disk for as long as it lives, without ever using it. One that cannot be taken out, because something is mounted over
+/// it there, still holds the disk afterwards.
+fn unmount_copies(mount: &Mount) {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let mut seen = vec![namespace("self")];
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry.file_name().to_str().filter(|name| name.parse::<u32>().is_ok()).map(str::to_owned)
+        else {
+            continue;
+        };
+        let found = namespace(&process);
+        if found.is_none() || seen.contains(&found) {
+            continue;
+        }
+        seen.push(found);
+        let copies = mounts_of(&process).unwrap_or_default();
+        for copy in copies.iter().filter(|copy| copy.minor == mount.minor && copy.source == mount.source) {
+            let (place, target) = (format!("--mount=/proc/{process}/ns/mnt"), copy.mountpoint.to_string_lossy());
+            let arguments = [&place, "--", "umount", "--no-canonicalize", "--internal-only", "--lazy", &target];
+            let _ = run("nsenter", &arguments, HELPER_LIMIT);
+        }
+    }
 }
 
 fn parse_mount(line: &str) -> Option<Mount> {
@@ -104,7 +134,9 @@ pub fn attach(layout: &Layout, rotational: bool) -> Result<PathBuf> {
     )?;
     let device = PathBuf::from(printed.trim());
     if let Err(error) = tune(&device, rotational) {
-        detach(&device, false).unwrap_or_else(|detaching| eprintln!("spindle: {detaching:#}"));
+        if let Err(detaching) = detach(&device, false) {
+            eprintln!("spindle: {detaching:#}");
+        }
         return Err(error);
     }
     Ok(device)
@@ -143,20 +175,21 @@ fn tune(device: &Path, rotational: bool) -> Result<()> {
 }
 
 /// Detaches a loop device, and waits until it is free; `force` leaves that to its last user when the disk is gone.
-pub fn detach(device: &Path, force: bool) -> Result<()> {
+pub fn detach(device: &Path, force: bool) -> Result<bool> {
     run("losetup", &["--detach", path(device)?], HELPER_LIMIT)?;
     let backing = Path::new("/sys/block").join(device.file_name().unwrap_or_default()).join("loop/backing_file");
     // The kernel waits for the last user of an open device.
     let limit = Duration::from_secs(if force { 2 } else { 10 });
     if wait_until(limit, || Ok(!backing.exists()))? {
-        return Ok(());
+        return Ok(true);
     }
     let held_by = holders(device).join(", ");
-    if !force {
+    if !force && !held_by.is_empty() {
         bail!("{} stays in use after losetup --detach; held by: {held_by}", device.display());
     }
+    let held_by = if held_by.is_empty() { "a mount namespace of its own" } else { &held_by };
     eprintln!("spindle: {} is free when its last user has ended ({held_by})", device.display());
-    Ok(())
+    Ok(false)
 }
 
 /// The file system on the device, if there is one.
@@ -202,6 +235,7 @@ pub fn mount(device: &Path, at: &Path, kind: &str, barriers: bool) -> Result<()>
 /// Unmounts; `force` detaches a mount that is in use, for one whose disk is gone.
 pub fn unmount(at: &Path, force: bool) -> Result<()> {
     let gone = || -> Result<bool> { Ok(mounts()?.iter().all(|mount| mount.mountpoint != at)) };
+    let mounted = mounts()?.into_iter().rev().find(|mount| mount.mountpoint == at);
     // Neither looks at the path nor calls helpers: both can hang when the disk does.
     let plain = || run("umount", &["--no-canonicalize", "--internal-only", path(at)?], HELPER_LIMIT);
     let mut last = None;
@@ -211,7 +245,10 @@ pub fn unmount(at: &Path, force: bool) -> Result<()> {
         last = plain().err();
         Ok(last.is_none() || gone()?)
     })?;
-    let Some(error) = last.filter(|_| !done) else { return Ok(()) };
+    let Some(error) = last.filter(|_| !done) else {
+        mounted.iter().for_each(unmount_copies);
+        return Ok(());
+    };
     let held_by = holders(at).join(", ");
     if !force {
         bail!("{} is in use by: {held_by}; stop them first ({error:#})", at.display());
@@ -220,16 +257,37 @@ pub fn unmount(at: &Path, force: bool) -> Result<()> {
     run("umount", &["--no-canonicalize", "--internal-only", "--lazy", path(at)?], HELPER_LIMIT).map(drop)
 }
 
+/// Writes everything that the kernel holds for the file system at `at`; an error there is the disk's, for example without power.
+pub fn sync(at: &Path) -> Result<()> {
+    let place = fs::File::open(at).with_context(|| format!("{}", at.display()))?;
+    if let Err(error) = rustix::fs::syncfs(&place) {
+        eprintln!("spindle: {} could not be written completely: {error}", at.display());
+    }
+    Ok(())
+}
+
 /// Aborts the FUSE connection that is mounted at `at`: whoever waits for it gets an error.
 pub fn abort_fuse(at: &Path) -> Result<()> {
-    let Some(mount) = mounts()?.into_iter().find(|mount| mount.mountpoint == at) else { return Ok(()) };
+    fuse_connection(at)?.map_or(Ok(()), abort_connection)
+}
+
+/// The FUSE connection that is mounted at `at`.
+pub fn fuse_connection(at: &Path) -> Result<Option<u32>> {
+    Ok(mounts()?.into_iter().find(|mount| mount.mountpoint == at).map(|mount| mount.minor))
+}
+
+/// As [`abort_fuse`], for a connection that may be mounted nowhere any more; one that is gone is fine.
+pub fn abort_connection(connection: u32) -> Result<()> {
     let connections = Path::new("/sys/fs/fuse/connections");
-    let abort = connections.join(mount.minor.to_string()).join("abort");
-    if !abort.exists() {
+    let abort = connections.join(connection.to_string()).join("abort");
+    if fs::read_dir(connections).is_ok_and(|mut entries| entries.next().is_none()) {
         let flags = rustix::mount::MountFlags::empty();
         rustix::mount::mount("fusectl", connections, "fusectl", flags, None).context("cannot mount fusectl")?;
     }
-    fs::write(&abort, "1").with_context(|| format!("{}", abort.display()))
+    match fs::write(&abort, "1") {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        written => written.with_context(|| format!("{}", abort.display())),
+    }
 }
 
 fn path(path: &Path) -> Result<&str> {

@@ -217,7 +217,14 @@ fn take_down(layout: &Layout, status: &Status) -> Result<()> {
         }
         Daemon::Absent => {}
     }
+    let connection = device::fuse_connection(&layout.fuse())?;
     release(layout, status, status.daemon != Daemon::Answers)?;
+    // A copy of the mount in another mount namespace would keep it alive.
+    if let Some(connection) = connection
+        && !wait_until(Duration::from_secs(3), || Ok(layout.try_daemon_lock()?.is_some()))?
+    {
+        device::abort_connection(connection)?;
+    }
     if !wait_until(Duration::from_secs(60), || Ok(layout.try_daemon_lock()?.is_some()))? {
         bail!("the daemon of {root} has not ended for 60 s after its file system was unmounted");
     }
@@ -228,13 +235,18 @@ fn take_down(layout: &Layout, status: &Status) -> Result<()> {
 /// File system, loop device, FUSE: in this order, or data that are on their way have nowhere to go.
 fn release(layout: &Layout, status: &Status, force: bool) -> Result<()> {
     for at in status.mountpoints.iter().rev() {
+        if !force {
+            // Unmounting writes only where no other mount namespace has a copy of the mount.
+            device::sync(at)?;
+        }
         device::unmount(at, force)?;
     }
+    let mut held = force;
     for loop_device in &status.devices {
-        device::detach(loop_device, force)?;
+        held |= !device::detach(loop_device, force)?;
     }
     if status.fuse_mounted {
-        device::unmount(&layout.fuse(), force)?;
+        device::unmount(&layout.fuse(), held)?;
     }
     Ok(())
 }
@@ -259,7 +271,12 @@ pub fn power_on(layout: &Layout) -> Result<PathBuf> {
         device::unmount(at, false)?;
     }
     for loop_device in &status.devices {
-        device::detach(loop_device, false)?;
+        if !device::detach(loop_device, false)? {
+            bail!(
+                "{} has another user: what it still holds must not reach the disk; end that first",
+                loop_device.display()
+            );
+        }
     }
     control::send(layout, &Command::PowerOn, SWITCH_LIMIT)?;
     let bypass = Command::Mode { mode: Mode::Bypass, write_cache: None };

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -109,4 +110,23 @@ fn two_daemons_do_not_serve_one_disk() {
     assert!(fails(&["mode", &disk.dir(), "model"]).contains("has no model"));
     assert!(spindle(&["unmount", &disk.dir()]).status.success());
     assert!(spindle(&["unmount", &disk.dir()]).status.success(), "unmounting again changes nothing");
+}
+
+/// A program that started meanwhile in a mount namespace of its own has a copy of every mount.
+#[test]
+fn copies_of_the_mounts_in_other_namespaces_do_not_hold_the_disk() {
+    let Some(disk) = TestDisk::new("hdd-7200", "256MiB") else { return };
+    let at = disk.mount(&[]);
+    let mut other = Command::new("unshare").args(["--mount", "sleep", "60"]).spawn().expect("unshare runs");
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    while namespace(&other.id().to_string()) == namespace("self") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::write(at.join("kept"), "kept").expect("a write");
+    let unmounted = spindle(&["unmount", &disk.dir()]);
+    other.kill().and_then(|()| other.wait()).expect("the other namespace ends");
+    assert!(unmounted.status.success(), "{}", String::from_utf8_lossy(&unmounted.stderr));
+    disk.assert_gone();
+    let at = disk.mount(&[]);
+    assert_eq!(std::fs::read(at.join("kept")).expect("the file, which was synced before"), b"kept");
 }

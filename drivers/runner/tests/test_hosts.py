@@ -132,7 +132,7 @@ def test_a_lost_node_is_named_once_and_for_good(tmp_path: Path) -> None:
         agent = host.run(["sh", "-c", "echo $PPID"])["stdout"]
         os.kill(int(agent), signal.SIGKILL)
         for _ in range(2):
-            with pytest.raises(LostNodeError, match="^node db7 was lost: its connection ended"):
+            with pytest.raises(LostNodeError, match=r"^node db7 was lost: its connection ended$"):
                 host.load_average()
         assert "db7" in hosts.alive(host)
 
@@ -148,9 +148,8 @@ def test_what_ssh_says_is_told() -> None:
     with pytest.raises(LostNodeError) as caught:
         hosts.connect("db1", Connection(address="db1.invalid", program="false"))
     assert str(caught.value) == "node db1 was lost: its connection ended"
-    speaking = Connection(address="x", program=str(Path(sys.executable)), arguments="")
-    with pytest.raises(LostNodeError, match="unknown option|Unknown option|usage"):
-        hosts.connect("db1", speaking)
+    with pytest.raises(LostNodeError, match=r"its connection ended: .*for more information"):
+        hosts.connect("db1", Connection(address="x", program=sys.executable))  # which does not know ssh's options
 
 
 def test_the_command_is_what_ansible_would_say() -> None:

@@ -138,7 +138,7 @@ def test_lanes_on_one_machine_are_refused(new_lane: Callable[..., Lane], tmp_pat
 def test_lanes_need_the_same_cpu_sets(new_lane: Callable[..., Lane], tmp_path: Path) -> None:
     one = new_lane("a", tmp_path)
     other = dataclasses.replace(one, nodes=dataclasses.replace(one.nodes, name="b"), db_facts=facts("7", cpus=16))
-    with pytest.raises(InputError, match="servers 0-15, terminals .* on b"):
+    with pytest.raises(InputError, match=r"servers 0-15, terminals .* on b"):
         _ = Cluster((one, other)).cpus
 
 
@@ -263,7 +263,7 @@ def two(
     smoke: Workload, new_run: Callable[[Plan], Run], new_lane: Callable[..., Lane], tmp_path: Path
 ) -> Iterator[TwoLanes]:
     """Four deployments of the null system with two trials of 0.4 s each."""
-    values = smoke.values.model_copy(update={"warmup_s": 0.1, "measure_s": 0.3, "records": 5000})
+    values = smoke.values.model_copy(update={"warmup_s": 0.1, "measure_s": 0.3, "records": 40_000})
     axes = {"system": ["null"], "mix": ["read-heavy"], "skew": [1.5, 0.5], "data_memory_ratio": [1.0, 2.0, 4.0, 8.0]}
     experiment = smoke.experiment.model_copy(update={"only": [], "terminals": 4})
     grid = smoke.grid.model_copy(update=axes)

@@ -56,7 +56,8 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
     options = parser.parse_args()
     problems = stop_servers(options.root / "var")
-    for path in (options.root / "var", options.results / "runs", options.results / "latest"):
+    work = options.root / ".tools" / "work"  # of a trial whose runner was killed
+    for path in (options.root / "var", work, options.results / "runs", options.results / "latest"):
         remove(path)
     for problem in problems:
         print(f"clean: {problem}", file=sys.stderr)

@@ -226,6 +226,7 @@ class TwoLanes:
 
     def __init__(self, plan: Plan, run: Run, new_lane: Callable[..., Lane], place: Path) -> None:
         self.plan, self.run = plan, run
+        self.interrupt = Interrupt()
         self.hosts = {name: self._far(name) for name in ("db-a", "client-a", "db-b", "client-b")}
         self.lanes = [new_lane(n, place / n, self.hosts[f"db-{n}"], self.hosts[f"client-{n}"]) for n in "ab"]
         self.plays = [Plays(place), Plays(place)]
@@ -237,7 +238,7 @@ class TwoLanes:
     def execute(self, on_line: Callable[[str], None] = lambda _: None) -> tuple[Summary, str]:
         console = Console(record=True, width=300)
         todo = store.to_run(self.plan.trials, self.run.recorded())
-        interrupt = Interrupt()
+        interrupt = self.interrupt
         tools = Tools(ROOT, LOADGEN, CPUS, "none", Code("c", False, "s"))
 
         class Told(SweepProgress):
@@ -335,6 +336,27 @@ def test_without_any_lane_the_rest_fails_with_the_reasons(two: TwoLanes) -> None
     assert reason.startswith("no lane is left: ")
     assert "node db-a was lost: gone" in reason
     assert "node db-b was lost: gone" in reason
+
+
+def test_an_interruption_ends_every_lane_in_order(two: TwoLanes) -> None:
+    begun: list[str] = []
+
+    def interrupt(line: str) -> None:
+        if "null read-heavy" in line and "#" not in line:
+            begun.append(line)
+            if {text.split("] ")[1][0] for text in begun} == {"a", "b"}:
+                os.kill(os.getpid(), signal.SIGINT)  # both lanes have a trial in flight
+
+    with two.interrupt.listening():
+        summary, _ = two.execute(interrupt)
+    assert summary.interrupted
+    assert {r.reason for r in two.run.recorded().values() if r.status == "failed"} == {"interrupted"}
+    assert len(two.run.recorded()) < 8, "what was not begun stays planned"
+    assert [plays.names[-1] for plays in two.plays] == ["stop", "stop"]
+    assert all(plays.server is None for plays in two.plays)
+    two.interrupt = Interrupt()
+    two.execute()
+    assert (collect.collect(two.run)["status"] == "ok").all(), "the same call goes on where it stopped"
 
 
 def test_a_defect_ends_every_lane_and_stops_the_servers(two: TwoLanes) -> None:

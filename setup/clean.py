@@ -101,7 +101,8 @@ def main() -> int:
     node_root = options.root / "var"
     problems = stop_servers(node_root) + remove_firewall(node_root)
     mounted = unmount_disk(node_root, ROOT / "target" / "release" / "spindle")
-    for path in (*(() if mounted else (node_root,)), options.results / "runs", options.results / "latest"):
+    work = options.root / ".tools" / "work"  # of a trial whose runner was killed
+    for path in (*(() if mounted else (node_root,)), work, options.results / "runs", options.results / "latest"):
         remove(path)
     problems += mounted
     for problem in problems:

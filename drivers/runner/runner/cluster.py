@@ -111,7 +111,8 @@ class Cluster:
         programs = {f"SHA-256 of {name}": digest for name, digest in lane.db.sha256(lane.nodes.db.binaries).items()}
         for name, path in lane.nodes.db.binaries.items():
             with contextlib.suppress(OSError):
-                programs[f"version of {name}"] = lane.db.run([str(path), "--version"])["stdout"].strip()
+                said = str(lane.db.run([str(path), "--version"])["stdout"])
+                programs[f"version of {name}"] = " ".join(said.replace(str(path), name).split())
         return Facts(lane.db.name, lane.db_facts, programs)
 
 

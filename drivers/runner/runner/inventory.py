@@ -119,7 +119,7 @@ class LaneNodes:
 
 
 def pair(nodes: Mapping[str, Node], inventory: str) -> list[LaneNodes]:
-    """Put nodes into lanes, in the order of the inventory; raises InputError when a lane is not one of each group."""
+    """Put nodes into lanes, in the order of their names; raises InputError when a lane is not one of each group."""
     members = {group: [n for n in nodes.values() if group in n.groups] for group in GROUPS}
     for group, consequence in GROUPS.items():
         if not members[group]:
@@ -134,7 +134,7 @@ def pair(nodes: Mapping[str, Node], inventory: str) -> list[LaneNodes]:
                 f"inventory {inventory}: host {node.name} has no variable `lane`, so its partner is unknown"
             )
     lanes = []
-    for name in dict.fromkeys(n.lane for n in nodes.values()):
+    for name in sorted({n.lane for n in nodes.values()}):
         found = {group: [n for n in members[group] if n.lane == name] for group in GROUPS}
         for group, on_lane in found.items():
             if len(on_lane) != 1:

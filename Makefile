@@ -62,11 +62,11 @@ smoke: build ## From a bare clone to Figure 6 with its table and claims, at the 
 	$(RUNNER) claims $(WHERE)
 
 test: build ## Run every test: Rust, Python, end to end on the real servers, notebooks
-	@$(CARGO) test --locked --workspace
-	# The lab of namespaces needs root and an SSH server, which nothing else here does.
-	if [ "$$(id -u)" -eq 0 ] && ! { [ -x /usr/sbin/sshd ] && command -v ip && command -v ssh; } >/dev/null; then
+	@# The lab of namespaces needs root and an SSH server, which nothing else here does.
+	if [ "$$(id -u)" -eq 0 ] && ! { for tool in sshd nft mkfs.xfs ip ssh; do PATH="$$PATH:/usr/sbin:/sbin" command -v $$tool || exit 1; done; } >/dev/null; then
 	  ANSIBLE_CONFIG=ansible/ansible.cfg .venv/bin/ansible-playbook --inventory ansible/inventories/local ansible/tests.yml
 	fi
+	$(CARGO) test --locked --workspace
 	.venv/bin/python -m pytest
 
 lint: setup ## Check formatting, lints and types of Rust, Python, YAML and Ansible

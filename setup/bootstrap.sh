@@ -92,6 +92,7 @@ python_311() {
 # An environment is used only with the stamp of the lock that it was installed from, so an interrupted one is made anew.
 install_python() {
   local stamp=$VENV/.installed-from wanted python
+  [ ! -L "$VENV" ] || fail "$VENV is a link to $(readlink "$VENV"): another checkout uses that environment; remove the link"
   wanted="$(sha256sum < requirements.lock) $PWD"
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     python=$(python_311)

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from runner import collect, machine, sameness, store
 from runner.cluster import Cluster, Lane
+from runner.disk import NODE_DISK
 from runner.errors import InputError
 from runner.files import read_json
 from runner.hosts import BOOTSTRAP, Host, LostNodeError, Piped
@@ -107,25 +108,28 @@ def test_cpu_sets_are_halves_of_one_machine_and_all_of_two() -> None:
         ),
         (Facts("d2", facts(), {"SHA-256 of mysqld": "2"}), "SHA-256 of mysqld is 1 on d1 and 2 on d2"),
         (Facts("d2", facts(), {}), "SHA-256 of mysqld is 1 on d1 and not there on d2"),
-        (Facts("d2", facts(), {}, {"profile": "none"}), "disk profile is hdd-7200 on d1 and none on d2"),
-        (
-            Facts("d2", facts(), {}, {"random_reads_s": 89.0}),
-            "disk random_reads_s is 100.0 on d1 and 89.0 on d2 (allowed",
-        ),
     ],
 )
 def test_unlike_nodes_are_refused_with_host_property_and_values(other: Facts, message: str) -> None:
-    first = Facts("d1", facts(), {"SHA-256 of mysqld": "1"}, {"profile": "hdd-7200", "random_reads_s": 100.0})
+    first = Facts("d1", facts(), {"SHA-256 of mysqld": "1"})
     with pytest.raises(InputError) as caught:
         sameness.refuse_differences("DB nodes", [first, other])
     assert message in str(caught.value)
 
 
 def test_alike_nodes_may_be_off_by_a_little() -> None:
-    first = Facts("d1", facts(), {"SHA-256 of mysqld": "1"}, {"profile": "hdd-7200", "random_reads_s": 100.0})
+    first = Facts("d1", facts(), {"SHA-256 of mysqld": "1"})
     near = facts(memory_bytes=7_950_000_000, boot_id="2", hostname="d2", load_average=[9.0, 0.0, 0.0])
-    second = Facts("d2", near, {"SHA-256 of mysqld": "1"}, {"profile": "hdd-7200", "random_reads_s": 92.0})
+    second = Facts("d2", near, {"SHA-256 of mysqld": "1"})
     sameness.refuse_differences("DB nodes", [first, second])
+
+
+def test_unlike_disks_are_refused_with_both_figures() -> None:
+    one = {"random read": 100.0, "append": 119.0}
+    sameness.refuse_unlike_disks({"d1": one})
+    sameness.refuse_unlike_disks({"d1": one, "d2": {"random read": 91.0, "append": 118.0}})
+    with pytest.raises(InputError, match=r"random read is 100 on d1 and 89 on d2.*|allowed: 10% apart"):
+        sameness.refuse_unlike_disks({"d1": one, "d2": {"random read": 89.0, "append": 119.0}})
 
 
 def test_lanes_on_one_machine_are_refused(new_lane: Callable[..., Lane], tmp_path: Path) -> None:
@@ -151,7 +155,7 @@ def batch(plan: Plan, number: int) -> Batch:
 
 
 def test_a_lane_waits_for_what_may_come_back(smoke: Workload) -> None:
-    plan = make_plan([smoke], CPUS, "none", systems=["mysql"])
+    plan = make_plan([smoke], CPUS, NODE_DISK, systems=["mysql"])
     stopped: list[bool] = []
     queue = Queue([batch(plan, 0), batch(plan, 1)], lambda: bool(stopped))
     first, second = queue.take(), queue.take()
@@ -172,14 +176,14 @@ def test_a_lane_waits_for_what_may_come_back(smoke: Workload) -> None:
 
 
 def test_nothing_is_given_out_after_an_interruption(smoke: Workload) -> None:
-    plan = make_plan([smoke], CPUS, "none", systems=["mysql"])
+    plan = make_plan([smoke], CPUS, NODE_DISK, systems=["mysql"])
     queue = Queue([batch(plan, 0)], lambda: True)
     assert queue.take() is None
     assert len(queue.rest()) == len(batch(plan, 0).pending)
 
 
 def test_lanes_share_the_time_but_each_loads_for_itself(smoke: Workload) -> None:
-    plan = make_plan([smoke], CPUS, "none")
+    plan = make_plan([smoke], CPUS, NODE_DISK)
     whole = estimate(plan, plan.trials, {d.dataset for d in plan.deployments.values()})
     halved = estimate(plan, plan.trials, {d.dataset for d in plan.deployments.values()}, lanes=2)
     assert halved.seconds == pytest.approx(whole.seconds / 2)
@@ -239,7 +243,7 @@ class TwoLanes:
         console = Console(record=True, width=300)
         todo = store.to_run(self.plan.trials, self.run.recorded())
         interrupt = self.interrupt
-        tools = Tools(ROOT, LOADGEN, CPUS, "none", Code("c", False, "s"))
+        tools = Tools(ROOT, LOADGEN, CPUS, NODE_DISK, Code("c", False, "s"))
 
         class Told(SweepProgress):
             def say(self, text: str) -> None:
@@ -268,7 +272,7 @@ def two(
     axes = {"system": ["null"], "mix": ["read-heavy"], "skew": [1.5, 0.5], "data_memory_ratio": [1.0, 2.0, 4.0, 8.0]}
     experiment = smoke.experiment.model_copy(update={"only": [], "terminals": 4})
     grid = smoke.grid.model_copy(update=axes)
-    plan = make_plan([dataclasses.replace(smoke, values=values, grid=grid, experiment=experiment)], CPUS, "none")
+    plan = make_plan([dataclasses.replace(smoke, values=values, grid=grid, experiment=experiment)], CPUS, NODE_DISK)
     made = TwoLanes(plan, new_run(plan), new_lane, tmp_path)
     yield made
     for plays in made.plays:

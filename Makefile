@@ -63,7 +63,7 @@ smoke: build ## From a bare clone to Figure 6 with its table and claims, at the 
 
 test: build ## Run every test: Rust, Python, end to end on the real servers, notebooks
 	@# The lab of namespaces needs root and an SSH server, which nothing else here does.
-	if [ "$$(id -u)" -eq 0 ] && ! { for tool in sshd nft mkfs.xfs ip ssh; do PATH="$$PATH:/usr/sbin:/sbin" command -v $$tool || exit 1; done; } >/dev/null; then
+	if [ "$$(id -u)" -eq 0 ] && ! (for tool in sshd nft mkfs.xfs ip ssh; do PATH="$$PATH:/usr/sbin:/sbin" command -v $$tool || exit 1; done) >/dev/null; then
 	  ANSIBLE_CONFIG=ansible/ansible.cfg .venv/bin/ansible-playbook --inventory ansible/inventories/local ansible/tests.yml
 	fi
 	$(CARGO) test --locked --workspace

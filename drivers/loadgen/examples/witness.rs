@@ -18,7 +18,7 @@ fn main() -> anyhow::Result<()> {
     let [spec, seconds, out] = arguments.as_slice() else {
         anyhow::bail!("usage: witness SPEC.json SECONDS OUT.json");
     };
-    let spec = Spec::read(Path::new(spec))?;
+    let spec = Spec::read(Path::new(spec), None)?;
     let system = system::open(&spec, &Workload::new(&spec))?;
     let field_bytes = match &spec.benchmark {
         loadgen::spec::BenchmarkSpec::Ycsb(ycsb) => ycsb.field_bytes as usize,

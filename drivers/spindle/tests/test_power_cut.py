@@ -158,8 +158,7 @@ class Node:
                 time.sleep(0.02)
 
     def restore_power(self) -> None:
-        self.spindle("unmount")
-        self.spindle("mount", "--at", str(self.files), "--mkfs", "keep")
+        self.spindle("poweron")
 
     def stop(self) -> None:
         self.play("stop")

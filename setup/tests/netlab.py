@@ -66,7 +66,9 @@ class NetHost:
             f"hostname {self.name} && mount --bind {self.directory}/boot_id /proc/sys/kernel/random/boot_id"
             f" && exec {SSHD} -D -e -f {self.directory}/sshd_config"
         )
-        command = ["ip", "netns", "exec", self.namespace, "unshare", "--mount", "--uts", "--pid", "--fork"]
+        # Not `ip netns exec`, which mounts another /sys: the host's servers need the control groups of this machine.
+        network = f"--net=/run/netns/{self.namespace}"
+        command = ["nsenter", network, "unshare", "--mount", "--uts", "--pid", "--fork"]
         with (self.directory / "sshd.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--kill-child", "--mount-proc", "sh", "-c", inside],

@@ -229,7 +229,9 @@ def test_an_engine_on_a_network_serves_its_client_alone(network: Network, tmp_pa
         "schema": str(ROOT / "workloads" / "schemas" / "ycsb.sql"),
         "memory_budget_bytes": 33554432,
         "durability": "sync",
+        "disk": {"profile": "none", "region_bytes": 0, "rotational": False},
         "server_cpus": "",
+        "mysql_redo_log_bytes": 8388608,
         "terminals": 2,
         "partitions": 1,
         "engine": {"anticaching": "alru", "eviction_block_bytes": 65536, "merge": "tuple", "hole_threshold": 0.5},
@@ -241,6 +243,7 @@ def test_an_engine_on_a_network_serves_its_client_alone(network: Network, tmp_pa
         "node_become": False,
         "node_address": ADDRESSES["db"],
         "client_addresses": [ADDRESSES["client"]],
+        "memory_enforced": False,  # `ip netns exec` hides the control groups behind a /sys of its own
         "deployment": deployment,
         **PORTS,
     }

@@ -181,7 +181,8 @@ def script(path: Path, text: str) -> Path:
 def test_loadgen_on_a_node_leaves_no_password_behind(host: Host, tmp_path: Path) -> None:
     told = tmp_path / "told"
     program = script(
-        tmp_path / "loadgen", f'stat -c %a "$3" >{told}; cat "$3" >>{told}; echo hello; echo {{}} >"$5/result.json"'
+        tmp_path / "loadgen",
+        f'stat -c %a "$5" >{told}; cat "$3" "$5" >>{told}; echo hello; echo {{}} >"$7/result.json"',
     )
     directory = tmp_path / "trial"
     directory.mkdir()

@@ -64,7 +64,6 @@ class Lab:
             "ansible_ssh_common_args": f"-o UserKnownHostsFile='{self.net.known_hosts}'",
             "node_root": f"{self.place}/{{{{ inventory_hostname }}}}/var",
             "node_tools": f"{self.place}/{{{{ inventory_hostname }}}}/tools",
-            "control_root": f"{self.place}/control/{{{{ lane }}}}",
             "node_become": False,
             "node_user": "root",
             "node_address": "{{ ansible_host }}",
@@ -73,17 +72,19 @@ class Lab:
             "mysql_port": 23061,
             "memcached_port": 23062,
             "anticached_port": 23063,
-            "mysql_user": "terminals",
-            "mysql_password": "not-to-be-recorded",
-            "mysql_client_hosts": [f"{NETWORK}.1", *(self.net.hosts[c].address for _, c in LANES.values())],
+            "client_addresses": [f"{NETWORK}.1", *(self.net.hosts[c].address for _, c in LANES.values())],
             "anticached_binary": "{{ node_tools }}/anticached",
+            "spindle_binary": "{{ node_tools }}/spindle",
         }
         (self.inventory / "hosts.yml").write_text(json.dumps(groups))
         (self.inventory / "group_vars" / "all.yml").write_text(json.dumps(variables))
 
     def ansible(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [Path(sys.executable).parent / "ansible-playbook", "--inventory", self.inventory, *arguments],
+            [
+                *(Path(sys.executable).parent / "ansible-playbook", "--inventory", self.inventory),
+                *("-e", f"control_root={self.place}/control/{{{{ lane }}}}", *arguments),
+            ],
             cwd=ROOT / "ansible",
             env=self.environment,
             capture_output=True,
@@ -93,7 +94,8 @@ class Lab:
         )
 
     def start(self, verb: str, *arguments: str) -> subprocess.Popen[str]:
-        where = ("--results", str(self.results), "--inventory", str(self.inventory))
+        where = ["--results", str(self.results), "--inventory", str(self.inventory)]
+        where.append(f"--node-var=control_root={self.place}/control/{{{{ lane }}}}")
         command = [sys.executable, "-m", "runner", verb, *where, "--no-figures", *arguments]
         return subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -175,6 +177,7 @@ def test_both_lanes_work_on_one_sweep(lab: Lab) -> None:
         hosts = table[table["lane"] == lane][["db_node", "client_node"]].drop_duplicates()
         assert hosts.to_numpy().tolist() == [list(members)]
     assert (table["memory_peak_bytes"] > 1_000_000).all(), "read on the DB node"
+    assert (table["memory_limit_bytes"] > table["memory_peak_bytes"]).all(), "enforced there"
     assert table["server_cpus"].eq("0").all()
     for record in lab.environments():
         assert record["client_machine"]["hostname"] == record["hosts"]["clients"]  # type: ignore[index]
@@ -191,7 +194,9 @@ def test_both_lanes_work_on_one_sweep(lab: Lab) -> None:
 
 
 def test_no_password_is_kept(lab: Lab) -> None:
-    kept = [p for p in lab.results.rglob("*") if p.is_file() and b"not-to-be-recorded" in p.read_bytes()]
+    secrets = {p.read_bytes().strip() for p in lab.place.glob("control/*/secrets/*/*")}
+    assert len(secrets) == len(LANES) * 3, "generated for each lane"
+    kept = [p for p in lab.results.rglob("*") if p.is_file() and any(s in p.read_bytes() for s in secrets)]
     assert kept == []
     for name in ("client1", "client2"):
         assert list((lab.place / name / "tools" / "work").iterdir()) == []

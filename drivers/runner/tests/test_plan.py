@@ -73,10 +73,10 @@ def test_hashes_are_stable(smoke: Workload) -> None:
     plan = make_plan([smoke], CPUS, NODE_DISK)
     by_cell = {t.cell: t.hash for t in plan.trials}
     golden = {
-        Cell("mysql", "read-only", 1.5, 1.0): "f314e2d94f6783b1",
-        Cell("mysql-memcached", "read-heavy", 1.0, 2.0): "6b9e72b8d4fe576e",
-        Cell("anticache-alru", "write-heavy", 0.5, 8.0): "d12cdfafc1c27556",
-        Cell("anticache-off", "read-only", 1.0, 1.0): "7f102b540677fa3c",
+        Cell("mysql", "read-only", 1.5, 1.0): "b9178eb38b162461",
+        Cell("mysql-memcached", "read-heavy", 1.0, 2.0): "e1c25896f63bbe50",
+        Cell("anticache-alru", "write-heavy", 0.5, 8.0): "4b6f9fca50f41813",
+        Cell("anticache-off", "read-only", 1.0, 1.0): "3d969b7417fc316b",
     }
     assert {cell: by_cell[cell] for cell in golden} == golden
 

@@ -7,6 +7,7 @@ that dies fails its trial and is deployed anew for the next one. Only a lost nod
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from runner.workload import Workload, family
 LOAD_LIMIT_S = 60.0
 LOAD_RECORDS_PER_S = 2_000  # slower loading than this counts as hung
 LOG_TAIL_LINES = 200
+KILL_GRACE_S = 1.0
 
 
 @dataclass
@@ -240,6 +242,9 @@ class LaneWorker:
             )
         memory, dead = db.memory_of(pids), running.servers.dead()
         result = judge(directory, outcome, dead, pids, trial.spec["measure_s"])
+        if group.exceeded(dead) and not dead:
+            time.sleep(KILL_GRACE_S)  # who was killed takes a moment to be gone, and is then named
+            dead = running.servers.dead()
         if exceeded := group.exceeded(dead):
             result |= {"status": "failed", "reason": exceeded}
         result = disk.judge(result, observed.stats)

@@ -21,8 +21,9 @@ from runner.yamlfile import nearest
 PROFILES = Path("drivers/spindle/profiles")
 SPINDLE = Path("target/release/spindle")
 NONE = "none"
-LATE_SHARE_LIMIT = 0.01
-"""Above this share of operations that ended late, a trial measured this machine's timers and not the disk."""
+LATE_SHARE_LIMIT = 0.05
+"""Above this share of operations that ended over 1 ms late, a trial measured this machine's timers and not the disk. Timers of
+virtual machines alone can be that late once in fifty times; operations take about ten times as long."""
 SELF_TEST_TRIES = 3
 SELF_TEST_LIMIT_S = 180.0
 COMMAND_LIMIT_S = 60.0  # a change of mode writes at most the emulated write cache to the image

@@ -333,7 +333,7 @@ class Estimate:
 
 
 TRIAL_OVERHEAD_S = 0.5  # starting loadgen, connecting, counters, recording
-DEPLOYMENT_OVERHEAD_S = 7.0  # the Ansible plays that stop one system and start the next
+DEPLOYMENT_OVERHEAD_S = 10.0  # the Ansible plays that stop one system, make a disk and start the next
 ENGINE_LOAD_RECORDS_PER_S = 150_000
 MYSQL_LOAD_RECORDS_PER_S = 25_000
 PREWARM_RECORDS_PER_S = 60_000

@@ -24,7 +24,7 @@ use crate::profile::{Kind, Profile};
 /// The model is run with so many starting angles, because the real one's is chance.
 const ANGLES: u64 = 8;
 /// Share of late operations that a self-test allows.
-const LATE_LIMIT: f64 = 0.01;
+const LATE_LIMIT: f64 = 0.05;
 /// Share of a core that the daemon of a mechanical disk may need.
 const CPU_LIMIT: f64 = 0.10;
 /// Below the daemon's threads.

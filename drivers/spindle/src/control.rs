@@ -37,6 +37,11 @@ pub enum Command {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         write_cache: Option<bool>,
     },
+    /// What the host's own path from a request to its reply takes, without the drive.
+    Path {
+        /// In nanoseconds.
+        path_ns: u64,
+    },
     /// Cut the power; answers with the bytes that the cache lost.
     PowerCut,
     /// Give it back.
@@ -115,6 +120,10 @@ fn execute(disk: &Disk, command: &Command) -> Result<serde_json::Value> {
         Command::Mode { mode, write_cache } => {
             disk.switch(*mode, *write_cache)?;
             serde_json::json!({"mode": mode})
+        }
+        Command::Path { path_ns } => {
+            disk.set_path(Duration::from_nanos(*path_ns));
+            serde_json::json!({})
         }
         Command::PowerCut => serde_json::json!({"lost_bytes": disk.cut_power()?}),
         Command::PowerOn => {

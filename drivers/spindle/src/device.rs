@@ -1,13 +1,16 @@
 //! Loop device, file system, mounts: what lies between the daemon's file and the servers' directory.
 
 use std::fs;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::layout::Layout;
+use crate::model::SECTOR_BYTES;
 use crate::process::{holders, run, wait_until};
 
 /// Making a file system in `bypass` takes a second or two; on a busy host more.
@@ -255,6 +258,25 @@ pub fn unmount(at: &Path, force: bool) -> Result<()> {
     }
     eprintln!("spindle: {} was still in use by: {held_by}; detached, end them", at.display());
     run("umount", &["--no-canonicalize", "--internal-only", "--lazy", path(at)?], HELPER_LIMIT).map(drop)
+}
+
+/// How long the way of a small read takes through block layer, loop device, FUSE and daemon, wake-ups included: the median of reads of
+/// the end of the device, which is a hole of the image as long as nobody has written there. With pauses, as between reads of a disk.
+pub fn path_of(device: &Path) -> Result<Duration> {
+    const READS: u64 = 40;
+    let named = || format!("{}", device.display());
+    let file = crate::daemon::image::open_direct(device)?;
+    let bytes = (&file).seek(SeekFrom::End(0)).with_context(named)?;
+    let mut buffer = crate::daemon::buffer::Buffer::take(SECTOR_BYTES as usize);
+    let mut times = Vec::new();
+    for read in 1..=READS {
+        std::thread::sleep(Duration::from_millis(3));
+        let before = Instant::now();
+        file.read_exact_at(&mut buffer, bytes - read * SECTOR_BYTES).with_context(named)?;
+        times.push(before.elapsed());
+    }
+    times.sort();
+    Ok(times[times.len() / 2])
 }
 
 /// Writes everything that the kernel holds for the file system at `at`; an error there is the disk's, for example without power.

@@ -135,6 +135,8 @@ fn bring_up(layout: &Layout, options: &MountOptions, status: &Status) -> Result<
         Some(device) => device.clone(),
         None => device::attach(layout, is_rotational(layout)?)?,
     };
+    let path_ns = device::path_of(&device)?.as_nanos() as u64;
+    control::send(layout, &Command::Path { path_ns }, PING_LIMIT)?;
     if let Some(at) = at {
         let kind = device::make_file_system(&device, options.mkfs)?;
         device::mount(&device, &at, &kind, options.barriers)?;

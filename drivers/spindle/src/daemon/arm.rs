@@ -13,6 +13,9 @@ use super::overlay::Snapshot;
 use super::platter::{Job, write_to_image};
 use crate::model::{Drive, Event, PowerCut, Request, SECTOR_BYTES};
 
+/// A reply that lags more is late, and counts as such.
+const LONGEST_LAG_NS: u64 = 200_000;
+
 /// A read: its data come from the thread that took the request, its due time from the arm. Whoever is last replies.
 pub struct ReadSlot(Mutex<ReadState>);
 
@@ -152,13 +155,14 @@ pub struct Arm {
     events: Vec<Event>,
     /// How far the model has been brought: its time never goes back.
     model_ns: u64,
+    reply_lag_ns: u64,
 }
 
 impl Arm {
     /// The thread's body; ends on [`Inbox::stop`].
     pub fn run(shared: Arc<Shared>, platter: Sender<Job>, drive: Option<Drive>) {
         let (pending, destages, events) = (HashMap::new(), VecDeque::new(), Vec::new());
-        let mut arm = Self { shared, platter, drive, pending, destages, events, model_ns: 0 };
+        let mut arm = Self { shared, platter, drive, pending, destages, events, model_ns: 0, reply_lag_ns: 0 };
         loop {
             let messages = arm.shared.inbox.take(&arm.shared, arm.drive.as_ref().and_then(Drive::next_event_ns));
             for message in messages {
@@ -168,16 +172,27 @@ impl Arm {
                     Message::Stop => return,
                 }
             }
-            arm.advance(arm.shared.now_ns());
+            arm.catch_up(arm.shared.now_ns());
         }
     }
 
+    /// Hands a request to the drive. It has been on its way through the kernel and back before it came here; that is not the
+    /// drive's time, so it counts from when it was sent, but from no time that the model has passed.
     fn submit(&mut self, arrival_ns: u64, request: Request, pending: Pending) {
-        self.advance(arrival_ns);
+        let sent_ns = arrival_ns.saturating_sub(self.shared.path_ns() + self.reply_lag_ns);
+        self.catch_up(sent_ns);
+        self.advance(sent_ns);
         // Without a model the mode is bypass, which submits nothing.
         let Some(drive) = &mut self.drive else { return pending.fail(libc::EIO) };
         self.pending.insert(request.id, pending);
         drive.submit(self.model_ns, request);
+    }
+
+    /// Lets happen what is due, and no time pass beyond: a request that was sent before now may still come.
+    fn catch_up(&mut self, now_ns: u64) {
+        while let Some(at_ns) = self.drive.as_ref().and_then(Drive::next_event_ns).filter(|at_ns| *at_ns <= now_ns) {
+            self.advance(at_ns);
+        }
     }
 
     fn advance(&mut self, until_ns: u64) {
@@ -212,6 +227,9 @@ impl Arm {
     }
 
     fn complete(&mut self, id: u64, due_ns: u64) {
+        // This thread's own lag, as a moving average: late timers, in a virtual machine above all.
+        let lag_ns = self.shared.now_ns().saturating_sub(due_ns).min(LONGEST_LAG_NS);
+        self.reply_lag_ns = (15 * self.reply_lag_ns + lag_ns) / 16;
         match self.pending.remove(&id) {
             Some(Pending::Read(slot)) => slot.due(&self.shared, due_ns),
             Some(Pending::CachedWrite(done)) => {

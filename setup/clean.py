@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STOP_TIMEOUT_S = 60.0
+AS_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
 
 sys.path.insert(0, str(ROOT / "ansible" / "module_utils"))
 import daemons  # noqa: E402  (the repository's own, beside the roles that start the servers)
@@ -40,12 +41,20 @@ def mounts_below(place: Path) -> list[str]:
     return sorted((p for p in points if Path(p).is_relative_to(place)), key=len, reverse=True)
 
 
+def let_disk_be_fast(node_root: Path, spindle: Path) -> None:
+    """Takes an emulated disk out of the mode in which it is as slow as its profile: servers are about to stop on it."""
+    if (node_root / "disk" / "spindle.json").exists() and spindle.exists():
+        subprocess.run([*AS_ROOT, spindle, "mode", node_root / "disk", "bypass"], capture_output=True, check=False)
+
+
 def unmount_disk(node_root: Path, spindle: Path) -> list[str]:
     """Takes an emulated disk away; returns why that failed, and what is still mounted: none of it is removed then."""
     problems = []
     if (node_root / "disk" / "spindle.json").exists():
         try:
-            done = subprocess.run([spindle, "unmount", node_root / "disk"], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [*AS_ROOT, spindle, "unmount", node_root / "disk"], capture_output=True, text=True, check=False
+            )
             said = (done.stderr or done.stdout).strip() if done.returncode else ""
         except OSError as error:
             said = f"{spindle}: {error.strerror}; build it with `make build`"
@@ -62,7 +71,7 @@ def remove_firewall(node_root: Path) -> list[str]:
     except OSError:
         return []
     program = shutil.which("nft") or "/usr/sbin/nft"
-    command = [*(() if os.geteuid() == 0 else ("sudo", "-n")), program, "--file", "-"]
+    command = [*AS_ROOT, program, "--file", "-"]
     transaction = f"add table inet {table}\ndelete table inet {table}\n"
     try:
         done = subprocess.run(command, input=transaction, capture_output=True, text=True, check=False, timeout=60)
@@ -87,6 +96,8 @@ def remove(path: Path) -> None:
         return
     print(f"clean: removing {path} ({size_bytes(path) / 1e6:.0f} MB)")
     if path.is_dir() and not path.is_symlink():
+        if AS_ROOT and (path / "disk").is_dir():  # made through sudo
+            subprocess.run([*AS_ROOT, "rm", "-rf", path / "disk"], check=False)
         shutil.rmtree(path)
     else:
         path.unlink()
@@ -99,6 +110,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
     options = parser.parse_args()
     node_root = options.root / "var"
+    let_disk_be_fast(node_root, ROOT / "target" / "release" / "spindle")
     problems = stop_servers(node_root) + remove_firewall(node_root)
     mounted = unmount_disk(node_root, ROOT / "target" / "release" / "spindle")
     work = options.root / ".tools" / "work"  # of a trial whose runner was killed

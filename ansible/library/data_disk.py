@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -72,6 +73,7 @@ device:
 """
 
 LABEL = "anticache-eval"
+BLKID_FOUND, BLKID_NOTHING = 0, 2  # exit codes; others: contradicting signatures, errors
 MAKE = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", "-L", LABEL],
     "xfs": ["mkfs.xfs", "-q", "-f", "-K", "-L", LABEL[:12]],
@@ -110,7 +112,11 @@ class DataDisk:
         if self.emulated():
             if not self.options["program"]:
                 self.module.fail_json(msg=f"{self.directory} holds an emulated disk: `program` is needed to unmount it")
-            self.call(self.options["program"], "unmount", str(self.directory))
+            unmount = [self.options["program"], "unmount", str(self.directory)]
+            if self.module.run_command(unmount)[0] != 0:
+                # What it still wants to write, to a full disk for example, is not needed any more.
+                self.module.run_command([self.options["program"], "powercut", str(self.directory)])
+                self.call(*unmount)
         if self.mount_point.is_mount():
             self.call("umount", str(self.mount_point))
         if self.emulated():
@@ -137,14 +143,24 @@ class DataDisk:
         used = self.call("lsblk", "--noheadings", "--output", "MOUNTPOINTS", device).split()
         if used:
             self.module.fail_json(msg=f"{device} or a partition of it is mounted at {', '.join(used)}: not touched")
-        _, found, _ = self.module.run_command(["blkid", "-p", "-o", "export", device])
+        code, found, said = self.module.run_command(["blkid", "-p", "-o", "export", device])
         facts = dict(line.split("=", 1) for line in found.splitlines() if "=" in line)
-        if facts.keys() - {"DEVNAME"} and facts.get("LABEL") not in (LABEL, LABEL[:12]):
+        content = {name for name in facts if name != "DEVNAME" and not name.startswith("PART_ENTRY_")}
+        if code not in (BLKID_FOUND, BLKID_NOTHING):
+            self.module.fail_json(
+                msg=f"blkid cannot tell what {device} holds (exit code {code}: {said.strip() or 'several signatures'})"
+                f": not formatted; if its content can go, clear it yourself: wipefs --all {device}"
+            )
+        if content and facts.get("LABEL") not in (LABEL, LABEL[:12]):
             what = facts.get("TYPE") or facts.get("PTTYPE") or "something"
             self.module.fail_json(
                 msg=f"{device} holds {what} (label {facts.get('LABEL', 'none')!r}) and is not formatted; if its content"
                 f" can go, clear it yourself: wipefs --all {device}"
             )
+        try:
+            os.close(os.open(device, os.O_RDWR | os.O_EXCL))
+        except OSError as error:
+            self.module.fail_json(msg=f"{device} is used by something else ({error.strerror}): not formatted")
         self.call(*MAKE[file_system], device)
         self.mount_point.mkdir(parents=True, exist_ok=True)
         self.call("mount", "-o", "noatime", device, str(self.mount_point))

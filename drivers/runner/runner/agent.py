@@ -214,7 +214,13 @@ class Agent:
         """Run a command to its end: `exit_code`, `stdout`, `stderr`; raises OSError when it cannot, or takes longer."""
         try:
             done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+                start_new_session=True,  # Ctrl-C reaches the runner alone
             )
         except subprocess.TimeoutExpired:
             raise OSError(f"{argv[0]} did not end within {timeout_s:.0f} s") from None

@@ -163,6 +163,7 @@ class LaneWorker:
         return Running(deployment, endpoint, self.lane.db.processes(endpoint.get("pids", {})), place)
 
     def _play(self, name: str, values: dict[str, Any], place: Path, cancellable: bool = True) -> None:
+        self._let_disk_be_fast()
         log = place / ("ansible.log" if place != self._run.path else f"{name}-{self.lane.name}.log")
         self._ansible.play(name, values, log, cancellable)
 
@@ -215,7 +216,8 @@ class LaneWorker:
         except (OSError, RunError) as error:
             reason = disk_reason(error) if isinstance(error, OSError) else one_line(error)
             self._recorder.failure(trial, reason, self.lane, running.place.name)
-            return not running.servers.dead()
+            # What failed beside the recording may have left the system in any state.
+            return isinstance(error, OSError) and not running.servers.dead()
         self._recorder.report(trial, result, self.lane)
         return healthy
 
@@ -277,12 +279,25 @@ class LaneWorker:
             self._disk_cache = disk.Control(self._tools.disk, self._as_root, program, str(node.disk_directory))
         return self._disk_cache
 
+    def _let_disk_be_fast(self) -> None:
+        """Take an emulated disk out of mode ``model``, where a trial that was cut off left it: servers stop on it."""
+        node, program = self.lane.nodes.db, self._tools.root / disk.SPINDLE
+        if program.is_file() and "spindle.json" in self.lane.db.entries(node.disk_directory):
+            placed = str(self.lane.db.place(program, node.node_tools))
+            try:
+                self._as_root([placed, "mode", str(node.disk_directory), "bypass"], disk.COMMAND_LIMIT_S)
+            except LostNodeError:
+                raise
+            except RunError:
+                pass  # no daemon answers: nothing waits for it then
+
     def _as_root(self, argv: list[str], limit_s: float) -> str:
         """Run a command on the DB node, through sudo where the inventory says so."""
         node = self.lane.nodes.db
-        command = ["sudo", "-n", *argv] if node.become else argv
+        # What runs through sudo cannot be ended from here.
+        command = ["sudo", "-n", "timeout", "--kill-after=5", f"{limit_s:.0f}", *argv] if node.become else argv
         try:
-            done = self.lane.db.run(command, limit_s)
+            done = self.lane.db.run(command, limit_s + 15.0)
         except OSError as error:
             raise RunError(f"{' '.join(argv[:2])} on {node.name}: {one_line(error)}") from None
         if done["exit_code"] != 0:

@@ -21,7 +21,7 @@ from runner.workload import Workload, family
 from runner.yamlfile import nearest
 
 TRIAL_FORMAT = 1  # raise it when the runner changes how a trial is carried out: recorded trials then count no more
-DATASET_FORMAT = 2  # raise it when the loaders change what they store: kept data sets are then loaded anew
+DATASET_FORMAT = 3  # raise it when the loaders change what they store: kept data sets are then loaded anew
 HASH_DIGITS = 16
 MIB = 1 << 20
 

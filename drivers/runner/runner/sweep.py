@@ -81,8 +81,7 @@ class Sweep:
         """Run `trials` in order and return what came out; raises RunError when a lane cannot be cleared before."""
         batches = [Batch(deployment, on_it) for deployment, on_it in self._plan.batches(trials)]
         queue = Queue(batches, lambda: self._interrupt() or self._broken)
-        self._on_all(LaneWorker.clean_slate)
-        self._test_disks()
+        self._prepare()
         self._on_all(lambda worker: self._work(worker, queue))
         if not self._interrupt():
             for trial in queue.rest():
@@ -92,19 +91,33 @@ class Sweep:
 
     def _on_all(self, task: Callable[[LaneWorker], None]) -> None:
         """Run a task for every lane at once; what one raises is raised when all have ended."""
-        if len(self._workers) == 1:
-            task(self._workers[0])
+        if len(self._workers) < 2:  # noqa: PLR2004 - without threads where there is nothing to run side by side
+            for worker in self._workers:
+                task(worker)
             return
         with ThreadPoolExecutor(len(self._workers), thread_name_prefix="lane") as pool:
             ends = [pool.submit(task, worker) for worker in self._workers]
         for end in ends:
             end.result()
 
-    def _test_disks(self) -> None:
-        """Test the disk of every lane; raises RunError for one unlike its profile, or unlike the others."""
+    def _prepare(self) -> None:
+        """Clear every lane and test its disk; one that loses a node ends here, the others go on.
+
+        Raises RunError for a lane that cannot be cleared or whose disk is unlike its profile, or unlike the others.
+        """
         figures: dict[str, dict[str, float]] = {}
-        self._on_all(lambda worker: figures.update({worker.lane.db.name: worker.test_disk()}))
-        sameness.refuse_unlike_disks(figures)
+
+        def prepare(worker: LaneWorker) -> None:
+            try:
+                worker.clean_slate()
+                figures[worker.lane.db.name] = worker.test_disk()
+            except LostNodeError as error:
+                self._lose(worker, error)
+
+        self._on_all(prepare)
+        self._workers = [worker for worker in self._workers if worker.lane.db.name in figures]
+        if figures:
+            sameness.refuse_unlike_disks(figures)
 
     def _work(self, worker: LaneWorker, queue: Queue) -> None:
         """Let a lane take batches until there are none, or until it loses a node."""

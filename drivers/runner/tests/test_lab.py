@@ -13,9 +13,11 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import daemons
 import pandas as pd
 import pytest
 from netlab import NETWORK, SSHD, NetLab
@@ -125,7 +127,16 @@ class Lab:
         return [read_json(p) for p in sorted(self.run.glob("trials/*/environment.json"))]
 
     def close(self) -> None:
+        """End the hosts, and remove the control groups of servers that died with theirs."""
         self.net.close()
+        for state in self.place.glob("*/var/*/*.daemon.json"):
+            group = daemons.group_of_state(state)
+            for _ in range(100):
+                try:
+                    daemons.release(group)
+                    break
+                except daemons.DaemonError:  # its processes take a moment to be gone
+                    time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")

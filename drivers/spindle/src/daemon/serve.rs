@@ -17,7 +17,7 @@ use crate::layout::Layout;
 use crate::profile::Profile;
 
 /// Threads that take requests: each does the host's I/O for its request, so this is the host's queue depth.
-const FUSE_THREADS: usize = 8;
+const FUSE_THREADS: usize = 16;
 
 /// Serves the disk in the foreground until it is unmounted.
 pub fn serve(layout: &Layout) -> Result<()> {

@@ -102,7 +102,7 @@ enum Verb {
         /// Another region
         #[arg(long, value_parser = parse_bytes)]
         region_bytes: Option<u64>,
-        /// Shorter (about 20 s instead of 90) and with a tolerance of 10 % instead of 5 %
+        /// Shorter (about 12 s instead of 80) and with a tolerance of 10 % instead of 5 %
         #[arg(long)]
         quick: bool,
         /// Write the results there

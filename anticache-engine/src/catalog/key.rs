@@ -1,0 +1,290 @@
+//! Indexes and their keys.
+//!
+//! Procedures name a key by the bytes of the index's columns as they stand in a row, one behind the other; a VARCHAR(n) column as n bytes padded with
+//! zeros and its length in two bytes, the higher one first ([`KeyBuf`] builds them). A hash index compares these bytes. An ordered index compares
+//! them made comparable: numbers with the highest byte first and the sign bit flipped.
+//!
+//! The entries of an ordered index that is not unique end with the primary key's columns that the index does not have: so all entries differ, and
+//! equal ones have an order that a replay of the command log finds again.
+
+use super::{Column, ColumnType};
+
+/// Longest key, in bytes.
+pub const MAX_KEY_BYTES: usize = 128;
+
+/// How an index finds its entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexKind {
+    /// Equality only (`USING HASH`; the primary key's unless the DDL says otherwise).
+    Hash,
+    /// Equality, ranges and prefixes, in both directions (`USING BTREE`; a secondary index's unless the DDL says otherwise).
+    Ordered,
+}
+
+/// Where a part of a key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeySource {
+    /// At this offset of the row, and of the image of indexed columns.
+    Fixed {
+        /// Offset in bytes.
+        offset: usize,
+    },
+    /// A VARCHAR column.
+    Var {
+        /// Offset of its reference in the row.
+        offset: usize,
+        /// Offset of its padded text in the image of indexed columns.
+        image_offset: usize,
+    },
+}
+
+/// One column of an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyPart {
+    /// Which column of the table.
+    pub column: usize,
+    /// Where it is.
+    pub source: KeySource,
+    /// Bytes in the key.
+    pub bytes: usize,
+    /// Whether it is a signed number.
+    pub number: bool,
+}
+
+impl KeyPart {
+    /// Bytes of a VARCHAR of this length in a key.
+    pub const fn var_bytes(max_bytes: usize) -> usize {
+        max_bytes + 2
+    }
+
+    pub(super) fn new(position: usize, column: &Column, image_offset: Option<usize>) -> Self {
+        let (source, bytes) = match (column.column_type, image_offset) {
+            (ColumnType::VarChar { max_bytes }, Some(image_offset)) => {
+                (KeySource::Var { offset: column.offset, image_offset }, Self::var_bytes(max_bytes))
+            }
+            (column_type, _) => (KeySource::Fixed { offset: column.offset }, column_type.bytes()),
+        };
+        Self { column: position, source, bytes, number: column.column_type.is_number() }
+    }
+}
+
+/// One index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexDef {
+    /// Name as in the DDL; `PRIMARY` for the primary key's.
+    pub name: String,
+    /// Hash or ordered.
+    pub kind: IndexKind,
+    /// Whether two tuples may not have the same key.
+    pub unique: bool,
+    /// The parts of an entry: the index's columns, and for an ordered one that is not unique the rest of the primary key.
+    pub parts: Vec<KeyPart>,
+    /// How many of the parts are the index's own columns.
+    pub own_parts: usize,
+    /// Bytes of the index's own columns.
+    pub key_bytes: usize,
+    /// Bytes of an entry's key.
+    pub entry_bytes: usize,
+    /// Offset in the row where the key stands in one piece; `None` = its columns are apart, or of variable length.
+    pub contiguous: Option<usize>,
+}
+
+impl IndexDef {
+    pub(super) fn new(name: String, kind: IndexKind, unique: bool, parts: Vec<KeyPart>, own_parts: usize) -> Self {
+        let key_bytes = parts[..own_parts].iter().map(|part| part.bytes).sum();
+        let entry_bytes = parts.iter().map(|part| part.bytes).sum();
+        let mut next = None;
+        let mut contiguous = None;
+        for (place, part) in parts[..own_parts].iter().enumerate() {
+            match part.source {
+                KeySource::Fixed { offset } if place == 0 || next == Some(offset) => {
+                    contiguous = contiguous.or(Some(offset));
+                    next = Some(offset + part.bytes);
+                }
+                _ => {
+                    contiguous = None;
+                    break;
+                }
+            }
+        }
+        Self { name, kind, unique, parts, own_parts, key_bytes, entry_bytes, contiguous }
+    }
+
+    /// Makes a key, or the beginning of one, comparable for an ordered index.
+    ///
+    /// # Errors
+    /// When it does not end where a column ends; the bytes that fit.
+    pub fn normalize(&self, key: &[u8]) -> Result<KeyBuf, usize> {
+        let mut normal = KeyBuf::new();
+        let mut at = 0;
+        for part in &self.parts {
+            if at == key.len() {
+                return Ok(normal);
+            }
+            let bytes = key.get(at..at + part.bytes).ok_or(at)?;
+            normal.push_normal(bytes, part.number);
+            at += part.bytes;
+        }
+        if at == key.len() { Ok(normal) } else { Err(at) }
+    }
+}
+
+/// A key on the stack.
+#[derive(Clone, Copy)]
+pub struct KeyBuf {
+    bytes: [u8; MAX_KEY_BYTES],
+    len: usize,
+}
+
+impl std::fmt::Debug for KeyBuf {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_slice().fmt(out)
+    }
+}
+
+impl Default for KeyBuf {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::ops::Deref for KeyBuf {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl KeyBuf {
+    /// An empty key.
+    #[inline]
+    pub const fn new() -> Self {
+        Self { bytes: [0; MAX_KEY_BYTES], len: 0 }
+    }
+
+    /// The key so far.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Panics
+    /// If the key becomes longer than [`MAX_KEY_BYTES`]; the catalog admits no index with such keys.
+    #[inline]
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// With an integer of 1 byte.
+    #[inline]
+    #[must_use]
+    pub fn i8(mut self, value: i8) -> Self {
+        self.push(&value.to_le_bytes());
+        self
+    }
+
+    /// With an integer of 2 bytes.
+    #[inline]
+    #[must_use]
+    pub fn i16(mut self, value: i16) -> Self {
+        self.push(&value.to_le_bytes());
+        self
+    }
+
+    /// With an integer of 4 bytes.
+    #[inline]
+    #[must_use]
+    pub fn i32(mut self, value: i32) -> Self {
+        self.push(&value.to_le_bytes());
+        self
+    }
+
+    /// With an integer of 8 bytes.
+    #[inline]
+    #[must_use]
+    pub fn i64(mut self, value: i64) -> Self {
+        self.push(&value.to_le_bytes());
+        self
+    }
+
+    /// With a CHAR(`bytes`), padded with blanks. Text that is too long is cut off, as no stored value can equal it.
+    #[must_use]
+    pub fn char(mut self, text: &[u8], bytes: usize) -> Self {
+        let text = &text[..text.len().min(bytes)];
+        self.push(text);
+        for _ in text.len()..bytes {
+            self.push(b" ");
+        }
+        self
+    }
+
+    /// With a VARCHAR(`max_bytes`).
+    #[inline]
+    #[must_use]
+    pub fn varchar(mut self, text: &[u8], max_bytes: usize) -> Self {
+        self.push_var(text, KeyPart::var_bytes(max_bytes));
+        self
+    }
+
+    /// Appends a VARCHAR's padded form of `bytes` bytes.
+    #[inline]
+    pub fn push_var(&mut self, text: &[u8], bytes: usize) {
+        let text = &text[..text.len().min(bytes - 2)];
+        self.bytes[self.len..][..text.len()].copy_from_slice(text);
+        // What lies behind `len` is zero already.
+        self.len += bytes;
+        self.bytes[self.len - 2..self.len].copy_from_slice(&(text.len() as u16).to_be_bytes());
+    }
+
+    /// Appends a column's bytes made comparable.
+    #[inline]
+    pub fn push_normal(&mut self, bytes: &[u8], number: bool) {
+        let start = self.len;
+        self.push(bytes);
+        if number {
+            let end = self.len;
+            self.bytes[start..end].reverse();
+            self.bytes[start] ^= 0x80;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::catalog::Catalog;
+
+    proptest! {
+        #[test]
+        fn normal_keys_are_ordered_like_their_values(
+            a in (any::<i8>(), any::<i16>(), any::<i64>(), "[a-c]{0,4}"),
+            b in (any::<i8>(), any::<i16>(), any::<i64>(), "[a-c]{0,4}"),
+        ) {
+            let catalog = Catalog::from_sql(
+                "CREATE TABLE t (a TINYINT NOT NULL, b SMALLINT NOT NULL, c DECIMAL(12,2) NOT NULL, d VARCHAR(4) NOT NULL, PRIMARY KEY (a), \
+                 UNIQUE KEY k (a, b, c, d))",
+            ).unwrap();
+            let index = &catalog.tables()[0].indexes[1];
+            let key = |v: &(i8, i16, i64, String)| {
+                let raw = KeyBuf::new().i8(v.0).i16(v.1).i64(v.2).varchar(v.3.as_bytes(), 4);
+                index.normalize(&raw).unwrap().to_vec()
+            };
+            prop_assert_eq!(key(&a).cmp(&key(&b)), a.cmp(&b));
+        }
+    }
+
+    #[test]
+    fn a_key_ends_where_a_column_ends() {
+        let catalog = Catalog::from_sql("CREATE TABLE t (a INT NOT NULL, b INT NOT NULL, PRIMARY KEY (a, b) USING BTREE)").unwrap();
+        let index = &catalog.tables()[0].indexes[0];
+        assert_eq!(index.normalize(&[1, 0, 0, 0]).unwrap().as_slice(), [0x80, 0, 0, 1]);
+        assert_eq!(index.normalize(&[1, 0, 0, 0, 9]).unwrap_err(), 4);
+        assert_eq!(index.normalize(&[0; 9]).unwrap_err(), 8);
+    }
+}

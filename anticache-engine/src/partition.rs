@@ -24,9 +24,11 @@ use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_re
 use crate::procedure::ProcedureSet;
 use crate::stats::{Counters, Gauges};
 use crate::storage::hash_index::hash_key;
-use crate::storage::table::{MemoryMeter, Table};
+use crate::storage::meter::MemoryMeter;
+use crate::storage::table::Table;
 use crate::storage::tuples::{TupleId, flag};
 use crate::storage::undo::{Change, UndoLog};
+use crate::storage::var_heap::VarHeap;
 use crate::txn::{Abort, Footprint, TxnContext, roll_back};
 
 /// Requests whose memory is prefetched together.
@@ -385,7 +387,9 @@ impl Partition {
             let mark = log.append(invocation.procedure, invocation.params);
             for change in self.undo.changes() {
                 match *change {
-                    Change::Update { table, tuple, .. } | Change::Insert { table, tuple } => {
+                    Change::Update { table, tuple, .. }
+                    | Change::Value { table, tuple, .. }
+                    | Change::Insert { table, tuple } => {
                         let tuples = self.tables[usize::from(table)].tuples_mut();
                         // A tuple that the same transaction deleted later has no slot to mark.
                         if tuples.is_live(tuple) && tuples.flags(tuple) & mark == 0 {
@@ -411,8 +415,10 @@ impl Partition {
     #[inline]
     fn forget_changes(&mut self) {
         for change in self.undo.changes() {
-            if let Change::Delete { table, tuple } = *change {
-                self.tables[usize::from(table)].free_detached(tuple);
+            match *change {
+                Change::Delete { table, tuple } => self.tables[usize::from(table)].free_detached(tuple),
+                Change::Value { table, old, .. } => self.tables[usize::from(table)].free_value(old),
+                Change::Update { .. } | Change::Insert { .. } => {}
             }
         }
         self.undo.clear();
@@ -506,7 +512,9 @@ impl Partition {
             if restarts >= MAX_RESTARTS {
                 break "the transaction's own tuples do not fit";
             }
-            match self.make_room(table, 2 * free + 1) {
+            // What was missing is memory for a value, then more slots are of no use.
+            let slots = if self.tables[table].wants_value_memory() { free } else { 2 * free + 1 };
+            match self.make_room(table, slots) {
                 Room::Made => return Ok(()),
                 Room::Nothing if self.tables[table].tuples().free_slots() > free => return Ok(()),
                 Room::Nothing => break "nothing can be evicted",
@@ -676,7 +684,8 @@ impl Partition {
             log_groups: self.log.as_ref().map_or(0, |log| log.groups_written),
             log_bytes: self.log.as_ref().map_or(0, |log| log.bytes_written),
             memory_tuples_bytes: sum(|table| table.tuples().allocated_bytes()),
-            memory_index_bytes: sum(|table| table.index().allocated_bytes()),
+            memory_index_bytes: sum(Table::index_bytes),
+            memory_values_bytes: sum(|table| table.values().map_or(0, VarHeap::allocated_bytes)),
             memory_evicted_table_bytes: sum(|table| table.evicted().allocated_bytes()),
             memory_staging_bytes: staging,
             memory_total_bytes: self.meter.used_bytes(),

@@ -18,6 +18,7 @@ use crate::error::CatalogError;
 
 mod ddl;
 pub mod key;
+pub mod row;
 
 use key::IndexDef;
 

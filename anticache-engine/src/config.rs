@@ -206,7 +206,11 @@ impl Config {
                 return Err(StartError::Value {
                     key: "eviction_block_bytes",
                     value: self.eviction_block_bytes.to_string(),
-                    allowed: format!("enough for a row of table {}, {} bytes", table.name, table.max_serialized_bytes()),
+                    allowed: format!(
+                        "enough for a row of table {}, {} bytes",
+                        table.name,
+                        table.max_serialized_bytes()
+                    ),
                 });
             }
         }

@@ -35,7 +35,10 @@ impl Partition {
                     let offset = anticache.blocks.file_offset(block_id);
                     let read = rustix::io::pread(&**anticache.blocks.file(), &mut buffer[..], offset);
                     if read != Ok(buffer.len()) {
-                        return Err(BlockError::Read { block_id, problem: format!("{read:?} of {} bytes", buffer.len()) });
+                        return Err(BlockError::Read {
+                            block_id,
+                            problem: format!("{read:?} of {} bytes", buffer.len()),
+                        });
                     }
                     &buffer
                 }

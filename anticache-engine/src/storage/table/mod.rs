@@ -454,7 +454,13 @@ impl Table {
     /// # Errors
     /// The tuple that has the new key in a unique index; nothing is changed then.
     #[inline]
-    pub fn overwrite(&mut self, id: TupleId, offset: usize, bytes: &[u8], meter: &mut MemoryMeter) -> Result<(), Found> {
+    pub fn overwrite(
+        &mut self,
+        id: TupleId,
+        offset: usize,
+        bytes: &[u8],
+        meter: &mut MemoryMeter,
+    ) -> Result<(), Found> {
         if self.is_indexed(offset) {
             return self.rewrite_indexed(id, offset, bytes, meter);
         }
@@ -477,7 +483,8 @@ impl Table {
                 column.offset < end && offset < column.offset + column.column_type.bytes()
             })
         };
-        let touched: Vec<IndexId> = (0..self.indexes.len()).filter(|&index| touches(&self.def.indexes[index])).collect();
+        let touched: Vec<IndexId> =
+            (0..self.indexes.len()).filter(|&index| touches(&self.def.indexes[index])).collect();
         let mut before = KeyBuf::new();
         before.push(&self.tuples.row(id)[offset..end]);
         self.remove_from(&touched, id);

@@ -5,3 +5,4 @@ pub mod region;
 pub mod table;
 pub mod tuples;
 pub mod undo;
+pub mod var_heap;

@@ -149,15 +149,15 @@ fn lay_out(columns: &mut [Column], primary: &[usize], indexes: &[Declared]) -> L
     };
     let key_bytes = primary.iter().map(|&index| place(&mut columns[index])).last().unwrap_or(0);
     let mut indexed_bytes = key_bytes;
-    for index in 0..columns.len() {
-        if indexed(index) && !primary.contains(&index) && !is_var(&columns[index]) {
-            indexed_bytes = place(&mut columns[index]);
+    for (index, column) in columns.iter_mut().enumerate() {
+        if indexed(index) && !primary.contains(&index) && !is_var(column) {
+            indexed_bytes = place(column);
         }
     }
     let mut null_offset = indexed_bytes;
-    for index in 0..columns.len() {
-        if is_var(&columns[index]) || !indexed(index) {
-            null_offset = place(&mut columns[index]);
+    for (index, column) in columns.iter_mut().enumerate() {
+        if is_var(column) || !indexed(index) {
+            null_offset = place(column);
         }
     }
     let null_bits = columns.iter().filter(|column| column.null_bit.is_some()).count();

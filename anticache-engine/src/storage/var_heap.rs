@@ -264,6 +264,15 @@ impl VarHeap {
         &self.memory()[offset_of(value) + HEADER_BYTES..][..usize::from(header.len)]
     }
 
+    /// Tuple and column that a value belongs to; for checks.
+    ///
+    /// # Panics
+    /// As [`VarHeap::get`].
+    pub fn owner(&self, value: VarRef) -> (TupleId, u8) {
+        let header = self.find(value).header;
+        (header.owner, header.column)
+    }
+
     /// Says that a value's tuple has another id now.
     ///
     /// # Panics

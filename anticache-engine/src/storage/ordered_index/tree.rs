@@ -47,7 +47,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     }
 
     /// Entries held.
-    pub fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.len
     }
 

@@ -67,11 +67,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One process: when the power fails by itself, counted in disk operations from its start; what it does; whether it is killed at the end (else the
-/// power is cut then); how many unacknowledged records its recovery gives up.
+/// One process: after how many disk operations it ends, or at the end of what it does; whether it dies then or the power fails; how many unacknowledged
+/// records its recovery gives up.
 #[derive(Debug, Clone)]
 struct Life {
-    cut_after: Option<u64>,
+    ends_after: Option<u64>,
     steps: Vec<Step>,
     killed: bool,
     gives_up: u64,
@@ -79,7 +79,7 @@ struct Life {
 
 fn life() -> impl Strategy<Value = Life> {
     (prop::option::of(0..120u64), prop::collection::vec(step(), 0..50), any::<bool>(), 0..3u64)
-        .prop_map(|(cut_after, steps, killed, gives_up)| Life { cut_after, steps, killed, gives_up })
+        .prop_map(|(ends_after, steps, killed, gives_up)| Life { ends_after, steps, killed, gives_up })
 }
 
 /// A database's log over several lives, with what must and what may be found in it.
@@ -143,8 +143,10 @@ impl History {
     }
 
     fn live(&mut self, place: usize, life: &Life) {
-        if let Some(operations) = life.cut_after {
-            self.disk.cut_after(self.disk.operations() + operations);
+        match life.ends_after.map(|operations| self.disk.operations() + operations) {
+            Some(end) if life.killed => self.disk.kill_after(end),
+            Some(end) => self.disk.cut_after(end),
+            None => {}
         }
         if let (Some(mut log), Ok(mut ring)) = (self.open(place, life.gives_up), self.files.ring(4)) {
             for step in &life.steps {
@@ -152,10 +154,13 @@ impl History {
                     break;
                 }
             }
-            if life.killed { self.disk.kill() } else { self.disk.power_cut() }
         }
-        // A cut that has not come in this life shall not come in the next.
-        self.disk.power_cut();
+        // What has not ended by itself ends now, in recovery or after it.
+        if life.killed {
+            self.disk.kill()
+        } else {
+            self.disk.power_cut()
+        }
         self.disk.restart();
     }
 

@@ -413,3 +413,34 @@ fn given_up_tails_stay_given_up_and_old_segments_go() {
     history.snapshot = 6;
     assert_eq!(history.recover().unwrap().records, 0);
 }
+
+/// The process dies while a segment is being made, whose name is then known and not durable; the power fails while the next process begins the segment
+/// behind it. Every moment of both.
+#[test]
+fn a_name_that_was_not_durable_tears_no_hole_into_the_log() {
+    let large = Step::Append(20_000, 0, Vec::new());
+    for seed in 0..5 {
+        for (dies_after, cut_after) in (0..8).flat_map(|dies| (10..36).map(move |cut| (dies, cut))) {
+            let mut history = History::new(seed);
+            let mut log = history.open(0, 0).unwrap();
+            let mut ring = history.files.ring(4).unwrap();
+            history.step(&mut log, &mut ring, 0, &large);
+            history.step(&mut log, &mut ring, 0, &Step::Flush);
+            while history.acknowledged == 0 {
+                history.step(&mut log, &mut ring, 0, &Step::Reap);
+            }
+            history.disk.kill_after(history.disk.operations() + dies_after);
+            // It does not fit into the segment: the one after the next is made.
+            history.step(&mut log, &mut ring, 0, &large);
+            history.step(&mut log, &mut ring, 0, &Step::Flush);
+            drop((log, ring));
+            history.disk.kill();
+            history.disk.restart();
+            history.disk.cut_after(history.disk.operations() + cut_after);
+            drop(history.open(1, 0));
+            history.disk.power_cut();
+            history.disk.restart();
+            history.recover().unwrap();
+        }
+    }
+}

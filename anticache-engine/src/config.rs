@@ -196,17 +196,21 @@ impl Config {
         u64::from(self.partitions) * blocks.max(1 << 20)
     }
 
-    /// Checks that a block can hold a row of every table.
+    /// Checks that a block can hold a row of every evictable table.
     ///
     /// # Errors
     /// [`StartError::Value`].
     pub fn check_against(&self, catalog: &Catalog) -> Result<(), StartError> {
         for table in catalog.tables() {
-            if BlockBuilder::capacity(self.eviction_block_bytes, table.row_bytes) == 0 {
+            if table.evictable && BlockBuilder::capacity(self.eviction_block_bytes, table.max_serialized_bytes()) == 0 {
                 return Err(StartError::Value {
                     key: "eviction_block_bytes",
                     value: self.eviction_block_bytes.to_string(),
-                    allowed: format!("enough for a row of table {}, {} bytes", table.name, table.row_bytes),
+                    allowed: format!(
+                        "enough for a row of table {}, {} bytes",
+                        table.name,
+                        table.max_serialized_bytes()
+                    ),
                 });
             }
         }

@@ -125,6 +125,14 @@ pub enum BlockError {
         /// Checksum computed.
         expected: u32,
     },
+    /// A tuple's bytes are not a row of its table, or not that of its Evicted Table entry.
+    #[error("block, offset {offset}: {problem}")]
+    Row {
+        /// Offset in the block.
+        offset: u32,
+        /// What does not fit.
+        problem: String,
+    },
     /// The read itself failed.
     #[error("block {block_id}: {problem}")]
     Read {

@@ -78,6 +78,8 @@ pub struct Gauges {
     pub log_bytes: u64,
     /// Bytes of tuple memory.
     pub memory_tuples_bytes: u64,
+    /// Bytes of memory for variable-length data.
+    pub memory_values_bytes: u64,
     /// Bytes of indexes.
     pub memory_index_bytes: u64,
     /// Bytes of Evicted Tables.

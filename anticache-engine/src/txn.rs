@@ -1,15 +1,19 @@
 //! What a procedure sees of the database while it runs: a transaction context.
 //!
-//! A partition runs one transaction at a time, so there are no locks. A look-up of an evicted tuple returns a reference and the procedure goes
-//! on; only reading the tuple's columns ends the pass with [`Abort::Evicted`]. So one pass finds every evicted tuple that the transaction needs
-//! and that does not depend on another evicted one (the paper's pre-pass, §3.3). The executor then rolls back, fetches, and re-queues.
+//! A partition runs one transaction at a time, so there are no locks. A look-up or a scan returns evicted tuples like others and the procedure goes
+//! on; only reading or writing an evicted tuple's columns ends the pass with [`Abort::Evicted`]. So one pass finds every evicted tuple that the
+//! transaction needs and that does not depend on another evicted one (the paper's pre-pass, §3.3). The executor then rolls back, fetches, and
+//! re-queues.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 
 use crate::anticache::evicted_table::EvictedId;
-use crate::catalog::TableId;
-use crate::storage::hash_index::hash_key;
-use crate::storage::table::{Found, MemoryMeter, NeedMemory, Table};
+use crate::catalog::{Field, IndexId, TableId, row};
+use crate::storage::index::Index;
+use crate::storage::meter::MemoryMeter;
+use crate::storage::ordered_index::Direction;
+use crate::storage::table::{Found, Refused, Table};
 use crate::storage::tuples::{TupleId, flag};
 use crate::storage::undo::{Change, UndoLog};
 
@@ -38,6 +42,28 @@ pub struct TupleRef {
     found: Found,
 }
 
+/// The tuples that a scan found, in its order; read with [`TxnContext::matched`] until the transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matches {
+    table: TableId,
+    start: usize,
+    end: usize,
+}
+
+impl Matches {
+    /// How many.
+    #[inline]
+    pub fn len(self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+}
+
 /// What one transaction needs from disk and has touched in memory; kept by the executor from transaction to transaction.
 #[derive(Debug, Default)]
 pub struct Footprint {
@@ -45,6 +71,8 @@ pub struct Footprint {
     pub evicted: Vec<(TableId, EvictedId)>,
     /// Tuples in memory looked up, so that a pre-pass can make them the hottest and pin them.
     pub resident: Vec<(TableId, TupleId)>,
+    /// Results of scans.
+    matched: Vec<Found>,
 }
 
 impl Footprint {
@@ -53,6 +81,7 @@ impl Footprint {
     pub fn clear(&mut self) {
         self.evicted.clear();
         self.resident.clear();
+        self.matched.clear();
     }
 }
 
@@ -72,12 +101,31 @@ pub struct TxnContext<'run> {
 }
 
 impl TxnContext<'_> {
-    /// Finds a tuple by primary key (the key columns' bytes in key order).
+    #[inline]
+    fn table(&self, table: TableId) -> &Table {
+        &self.tables[usize::from(table)]
+    }
+
+    /// Finds a tuple by primary key ([`crate::catalog::key`] says how keys are written).
     #[inline]
     pub fn lookup(&mut self, table: TableId, key: &[u8]) -> Option<TupleRef> {
+        let found = self.table(table).find(key);
+        self.see(table, found)
+    }
+
+    /// Finds a tuple by the key of a unique index.
+    #[inline]
+    pub fn lookup_index(&mut self, table: TableId, index: IndexId, key: &[u8]) -> Option<TupleRef> {
+        let found = self.table(table).find_in(index, key);
+        self.see(table, found)
+    }
+
+    /// Records that the transaction has seen a tuple, or that there is none.
+    #[inline]
+    fn see(&mut self, table: TableId, found: Option<Found>) -> Option<TupleRef> {
         let stored = &mut self.tables[usize::from(table)];
         stored.accesses_since_eviction += 1;
-        let Some(found) = stored.find(hash_key(key), key) else {
+        let Some(found) = found else {
             self.unsynced_seen |= self.unsynced_deletes;
             return None;
         };
@@ -96,25 +144,119 @@ impl TxnContext<'_> {
         Some(TupleRef { table, found })
     }
 
+    /// Records everything matched from `start` on. What is not there may have been deleted by a transaction that is not durable.
+    fn see_all(&mut self, table: TableId, start: usize) -> Matches {
+        self.unsynced_seen |= self.unsynced_deletes;
+        let end = self.footprint.matched.len();
+        for at in start..end {
+            let found = self.footprint.matched[at];
+            self.see(table, Some(found));
+        }
+        Matches { table, start, end }
+    }
+
+    /// Finds at most `limit` tuples of an ordered index whose keys lie between two keys, both inclusive; each may be the beginning of a key, and
+    /// then stands for all that begin with it. An empty beginning stands for all.
+    ///
+    /// # Errors
+    /// A user abort when the index is not ordered, or a key does not end where a column ends.
+    pub fn scan(
+        &mut self,
+        table: TableId,
+        index: IndexId,
+        low: &[u8],
+        high: &[u8],
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Matches, Abort> {
+        let stored = &self.tables[usize::from(table)];
+        let def = &stored.def().indexes[index];
+        let Index::Ordered(tree) = &stored.indexes()[index] else {
+            return Err(Abort::user(format!("index {} of table {} has no order to scan", def.name, stored.def().name)));
+        };
+        let wrong = |at| Abort::user(format!("a key for index {} ends in a column, at byte {at}", def.name));
+        let (low, high) = (def.normalize(low).map_err(wrong)?, def.normalize(high).map_err(wrong)?);
+        let start = self.footprint.matched.len();
+        if limit > 0 {
+            let matched = &mut self.footprint.matched;
+            tree.scan(&low, &high, direction, |handle| {
+                matched.push(Found::of(handle));
+                if matched.len() - start == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        }
+        Ok(self.see_all(table, start))
+    }
+
+    /// Finds every tuple with the key of an index, hash or ordered, unique or not; in the order of their primary keys.
+    pub fn lookup_all(&mut self, table: TableId, index: IndexId, key: &[u8]) -> Matches {
+        let start = self.footprint.matched.len();
+        self.tables[usize::from(table)].find_all_in(index, key, &mut self.footprint.matched);
+        self.see_all(table, start)
+    }
+
+    /// One of the tuples that a scan found.
+    ///
+    /// # Panics
+    /// If `at` is not below `matches.len()`.
+    #[inline]
+    pub fn matched(&self, matches: Matches, at: usize) -> TupleRef {
+        assert!(at < matches.len(), "match {at} of {}", matches.len());
+        TupleRef { table: matches.table, found: self.footprint.matched[matches.start + at] }
+    }
+
+    #[inline]
     fn resident(&self, tuple: TupleRef) -> Result<TupleId, Abort> {
         match tuple.found {
-            Found::Resident(id) if self.tables[usize::from(tuple.table)].tuples().is_live(id) => Ok(id),
+            Found::Resident(id) if self.table(tuple.table).tuples().is_live(id) => Ok(id),
             Found::Resident(_) => Err(Abort::user("the transaction has deleted this tuple")),
             Found::Evicted(_) => Err(Abort::Evicted),
         }
     }
 
-    /// The row of a tuple.
+    /// The fixed part of a tuple's row.
     ///
     /// # Errors
     /// [`Abort::Evicted`] when it is on disk; return it, the transaction will be run again.
     #[inline]
     pub fn row(&self, tuple: TupleRef) -> Result<&[u8], Abort> {
         let id = self.resident(tuple)?;
-        Ok(self.tables[usize::from(tuple.table)].tuples().row(id))
+        Ok(self.table(tuple.table).tuples().row(id))
     }
 
-    /// Appends bytes of a row to the reply.
+    /// A number: an integer, a decimal without its point, or microseconds since 1970. NULL reads as what was there before.
+    ///
+    /// # Errors
+    /// As [`TxnContext::row`].
+    #[inline]
+    pub fn integer(&self, tuple: TupleRef, field: Field) -> Result<i64, Abort> {
+        Ok(row::number(&self.row(tuple)?[field.offset..field.offset + field.bytes]))
+    }
+
+    /// A text: CHAR with its padding, or VARCHAR.
+    ///
+    /// # Errors
+    /// As [`TxnContext::row`].
+    #[inline]
+    pub fn text(&self, tuple: TupleRef, field: Field) -> Result<&[u8], Abort> {
+        let id = self.resident(tuple)?;
+        let table = self.table(tuple.table);
+        Ok(match field.var {
+            Some(var) => table.value(id, var),
+            None => &table.tuples().row(id)[field.offset..field.offset + field.bytes],
+        })
+    }
+
+    /// Whether a column is NULL.
+    ///
+    /// # Errors
+    /// As [`TxnContext::row`].
+    #[inline]
+    pub fn is_null(&self, tuple: TupleRef, field: Field) -> Result<bool, Abort> {
+        let row = self.row(tuple)?;
+        Ok(field.null.is_some_and(|(byte, mask)| row[byte] & mask != 0))
+    }
+
+    /// Appends bytes of a row's fixed part to the reply.
     ///
     /// # Errors
     /// As [`TxnContext::row`].
@@ -125,16 +267,89 @@ impl TxnContext<'_> {
         Ok(())
     }
 
+    /// Appends a text column to the reply.
+    ///
+    /// # Errors
+    /// As [`TxnContext::row`].
+    #[inline]
+    pub fn reply_with_text(&mut self, tuple: TupleRef, field: Field) -> Result<(), Abort> {
+        let id = self.resident(tuple)?;
+        let table = &self.tables[usize::from(tuple.table)];
+        self.reply.extend_from_slice(match field.var {
+            Some(var) => table.value(id, var),
+            None => &table.tuples().row(id)[field.offset..field.offset + field.bytes],
+        });
+        Ok(())
+    }
+
     /// Appends bytes to the reply.
     #[inline]
     pub fn reply(&mut self, bytes: &[u8]) {
         self.reply.extend_from_slice(bytes);
     }
 
-    /// Overwrites bytes of a row behind its key.
+    /// Sets a number; the bytes that the column has no room for are dropped.
     ///
     /// # Errors
-    /// [`Abort::Evicted`], or a user abort when the range is outside the row or in its key.
+    /// As [`TxnContext::update`].
+    #[inline]
+    pub fn set_integer(&mut self, tuple: TupleRef, field: Field, value: i64) -> Result<(), Abort> {
+        self.clear_null(tuple, field)?;
+        self.update(tuple, field.offset, &value.to_le_bytes()[..field.bytes])
+    }
+
+    /// Sets a text: CHAR is padded with blanks, VARCHAR stored as it is.
+    ///
+    /// # Errors
+    /// As [`TxnContext::update`]; [`Abort::NeedMemory`] when something must be evicted first.
+    pub fn set_text(&mut self, tuple: TupleRef, field: Field, text: &[u8]) -> Result<(), Abort> {
+        self.clear_null(tuple, field)?;
+        let Some(var) = field.var else {
+            if text.len() > field.bytes {
+                return Err(Abort::user(format!("a text of {} bytes for a CHAR({})", text.len(), field.bytes)));
+            }
+            let mut padded = text.to_vec();
+            padded.resize(field.bytes, b' ');
+            return self.update(tuple, field.offset, &padded);
+        };
+        let id = self.resident(tuple)?;
+        let table = &mut self.tables[usize::from(tuple.table)];
+        let most = table.def().var_max_bytes[usize::from(var)];
+        if text.len() > most {
+            return Err(Abort::user(format!("a text of {} bytes for a VARCHAR({most})", text.len())));
+        }
+        match table.replace_value(id, var, text, self.meter) {
+            Ok((old, new)) => {
+                self.undo.push(Change::Value { table: tuple.table, tuple: id, var, old, new });
+                Ok(())
+            }
+            Err(refused) => Err(self.refused(tuple.table, refused)),
+        }
+    }
+
+    /// Sets a column to NULL.
+    ///
+    /// # Errors
+    /// As [`TxnContext::update`], and a user abort when the column is NOT NULL.
+    pub fn set_null(&mut self, tuple: TupleRef, field: Field) -> Result<(), Abort> {
+        let (byte, mask) = field.null.ok_or(Abort::User(Cow::Borrowed("a NOT NULL column cannot be NULL")))?;
+        let bits = self.row(tuple)?[byte] | mask;
+        self.update(tuple, byte, &[bits])
+    }
+
+    #[inline]
+    fn clear_null(&mut self, tuple: TupleRef, field: Field) -> Result<(), Abort> {
+        let Some((byte, mask)) = field.null else {
+            return Ok(());
+        };
+        let bits = self.row(tuple)?[byte];
+        if bits & mask == 0 { Ok(()) } else { self.update(tuple, byte, &[bits & !mask]) }
+    }
+
+    /// Overwrites bytes of a row's fixed part behind its primary key.
+    ///
+    /// # Errors
+    /// [`Abort::Evicted`], or a user abort when the range is outside the row or in its key, or the new key of a unique index exists.
     #[inline]
     pub fn update(&mut self, tuple: TupleRef, offset: usize, bytes: &[u8]) -> Result<(), Abort> {
         let id = self.resident(tuple)?;
@@ -146,47 +361,43 @@ impl TxnContext<'_> {
                 table.def().row_bytes
             )));
         }
-        let target = &mut table.tuples_mut().row_mut(id)[offset..end];
-        let image = self.undo.keep(target);
-        self.undo.push(Change::Update {
-            table: tuple.table,
-            tuple: id,
-            offset: offset as u32,
-            len: bytes.len() as u32,
-            image,
-        });
-        target.copy_from_slice(bytes);
+        let image = self.undo.keep(&table.tuples().row(id)[offset..end]);
+        if let Err(found) = table.overwrite(id, offset, bytes, self.meter) {
+            return Err(self.refused(tuple.table, Refused::Duplicate(found)));
+        }
+        let (offset, len) = (offset as u32, bytes.len() as u32);
+        self.undo.push(Change::Update { table: tuple.table, tuple: id, offset, len, image });
         Ok(())
     }
 
-    /// Adds a tuple.
+    /// Adds a tuple, given as a serialized row ([`crate::catalog`] describes it, [`row::RowBuf`] builds it).
     ///
     /// # Errors
-    /// A user abort when the key exists or the row has the wrong length; [`Abort::NeedMemory`] when something must be evicted first.
-    pub fn insert(&mut self, table: TableId, row: &[u8]) -> Result<(), Abort> {
-        let stored = &mut self.tables[usize::from(table)];
-        if row.len() != stored.def().row_bytes {
-            return Err(Abort::user(format!(
-                "a row of {} bytes for table {}, whose rows have {}",
-                row.len(),
-                stored.def().name,
-                stored.def().row_bytes
-            )));
+    /// A user abort when a unique key exists or the row has the wrong length; [`Abort::NeedMemory`] when something must be evicted first.
+    pub fn insert(&mut self, table: TableId, serialized: &[u8]) -> Result<TupleRef, Abort> {
+        match self.tables[usize::from(table)].insert(serialized, self.meter) {
+            Ok(tuple) => {
+                // That the key was free may be the deed of a transaction that is not durable.
+                self.unsynced_seen |= self.unsynced_deletes;
+                self.undo.push(Change::Insert { table, tuple });
+                Ok(TupleRef { table, found: Found::Resident(tuple) })
+            }
+            Err(refused) => Err(self.refused(table, refused)),
         }
-        let key = stored.def().key(row);
-        // What this answers depends on the tuple that is there, or on the deletion of the one that was: it waits for their log groups.
-        let found = stored.find(hash_key(key), key);
-        self.unsynced_seen |= match found {
-            Some(Found::Resident(id)) => stored.tuples().flags(id) & flag::UNSYNCED,
-            Some(Found::Evicted(_)) => 0,
-            None => self.unsynced_deletes,
-        };
-        if found.is_some() {
-            return Err(Abort::user("duplicate key"));
+    }
+
+    /// What a refusal means for the transaction. That a key exists is an answer that depends on the tuple which has it.
+    fn refused(&mut self, table: TableId, refused: Refused) -> Abort {
+        match refused {
+            Refused::NeedMemory => Abort::NeedMemory(table),
+            Refused::Duplicate(found) => {
+                if let Found::Resident(id) = found {
+                    self.unsynced_seen |= self.table(table).tuples().flags(id) & flag::UNSYNCED;
+                }
+                Abort::User(Cow::Borrowed("duplicate key"))
+            }
+            Refused::Malformed(what) => Abort::user(what),
         }
-        let tuple = stored.insert(row, self.meter).map_err(|NeedMemory| Abort::NeedMemory(table))?;
-        self.undo.push(Change::Insert { table, tuple });
-        Ok(())
     }
 
     /// Removes a tuple.
@@ -208,8 +419,14 @@ pub(crate) fn roll_back(tables: &mut [Table], undo: &mut UndoLog, meter: &mut Me
         match change {
             Change::Update { table, tuple, offset, len, image } => {
                 let before = undo.image(image, len);
-                let row = tables[usize::from(table)].tuples_mut().row_mut(tuple);
-                row[offset as usize..][..len as usize].copy_from_slice(before);
+                let restored = tables[usize::from(table)].overwrite(tuple, offset as usize, before, meter);
+                debug_assert!(restored.is_ok(), "the key before was its own");
+            }
+            Change::Value { table, tuple, var, old, new } => {
+                let table = &mut tables[usize::from(table)];
+                let restored = table.refer(tuple, var, old, meter);
+                debug_assert!(restored.is_ok(), "the key before was its own");
+                table.free_value(new);
             }
             Change::Insert { table, tuple } => tables[usize::from(table)].remove(tuple),
             Change::Delete { table, tuple } => tables[usize::from(table)].reattach(tuple, meter),

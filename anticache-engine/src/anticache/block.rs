@@ -5,9 +5,9 @@
 //! ```text
 //! header, 64 bytes                          then for every tuple
 //!  0  magic "ACB1"        4                  0  length of the row       4
-//!  4  format version      2                  4  checksum                4
-//!  6  table id            2                  8  row, as in memory, without the tuple header
-//!  8  block id            4
+//!  4  format version (2)  2                  4  checksum                4
+//!  6  table id            2                  8  Evicted Table entry     4
+//!  8  block id            4                 12  serialized row, see the catalog
 //! 12  number of tuples    4
 //! 16  created, µs of 1970 8
 //! 24  bytes used          4
@@ -16,9 +16,12 @@
 //! 60  checksum of 0..60   4
 //! ```
 //!
-//! A tuple's checksum covers block id, creation time, offset, length and row, so that a stale or misplaced block, or a wrong offset, is
+//! The number of its Evicted Table entry tells whether a tuple is still here: the entry then refers to this block and offset.
+//!
+//! A tuple's checksum covers block id, creation time, offset, entry, length and row, so that a stale or misplaced block, or a wrong offset, is
 //! noticed for each tuple alone: tuple-merge verifies only what it takes, and a later reader may fetch only the sectors it needs.
 
+use super::evicted_table::EvictedId;
 use crate::catalog::TableId;
 use crate::error::BlockError;
 use crate::io::AlignedBuf;
@@ -26,10 +29,10 @@ use crate::io::AlignedBuf;
 /// Bytes of a block's header.
 pub const BLOCK_HEADER_BYTES: usize = 64;
 /// Bytes before each row in a block.
-pub const TUPLE_PREFIX_BYTES: usize = 8;
+pub const TUPLE_PREFIX_BYTES: usize = 12;
 
 const MAGIC: [u8; 4] = *b"ACB1";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// What identifies a block; kept in memory by the Block Table and compared with the header at every read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,12 +48,13 @@ pub struct BlockIdentity {
 }
 
 impl BlockIdentity {
-    fn tuple_checksum(&self, offset: u32, row: &[u8]) -> u32 {
-        let mut head = [0u8; 20];
+    fn tuple_checksum(&self, offset: u32, entry: EvictedId, row: &[u8]) -> u32 {
+        let mut head = [0u8; 24];
         head[0..4].copy_from_slice(&self.block_id.to_le_bytes());
         head[4..12].copy_from_slice(&self.created_us.to_le_bytes());
         head[12..16].copy_from_slice(&offset.to_le_bytes());
         head[16..20].copy_from_slice(&(row.len() as u32).to_le_bytes());
+        head[20..24].copy_from_slice(&entry.to_le_bytes());
         crc32c::crc32c_append(crc32c::crc32c(&head), row)
     }
 }
@@ -74,20 +78,25 @@ impl BlockBuilder {
         block_bytes.saturating_sub(BLOCK_HEADER_BYTES) / (TUPLE_PREFIX_BYTES + row_bytes)
     }
 
-    /// Appends a row and returns its offset in the block; `None` when the block is full.
-    pub fn push(&mut self, row: &[u8]) -> Option<u32> {
-        let end = self.used + TUPLE_PREFIX_BYTES + row.len();
-        if end > self.buffer.len() {
-            return None;
-        }
+    /// Offset that a row of `row_bytes` would get; `None` when the block is full.
+    pub fn place_for(&self, row_bytes: usize) -> Option<u32> {
+        (self.used + TUPLE_PREFIX_BYTES + row_bytes <= self.buffer.len()).then_some(self.used as u32)
+    }
+
+    /// Appends the serialized row of an Evicted Table entry.
+    ///
+    /// # Panics
+    /// If the block is full, see [`BlockBuilder::place_for`].
+    pub fn push(&mut self, entry: EvictedId, row: &[u8]) {
         let offset = self.used as u32;
+        let end = self.used + TUPLE_PREFIX_BYTES + row.len();
         let slot = &mut self.buffer[self.used..end];
         slot[0..4].copy_from_slice(&(row.len() as u32).to_le_bytes());
-        slot[4..8].copy_from_slice(&self.identity.tuple_checksum(offset, row).to_le_bytes());
-        slot[8..].copy_from_slice(row);
+        slot[4..8].copy_from_slice(&self.identity.tuple_checksum(offset, entry, row).to_le_bytes());
+        slot[8..12].copy_from_slice(&entry.to_le_bytes());
+        slot[12..].copy_from_slice(row);
         self.used = end;
         self.tuples += 1;
-        Some(offset)
     }
 
     /// Tuples so far.
@@ -179,51 +188,52 @@ impl<'block> BlockView<'block> {
         self.tuples
     }
 
-    /// The row of `row_bytes` at `offset`, verified.
+    /// The tuple at `offset`, verified.
     ///
     /// # Errors
     /// [`BlockError::TupleBounds`] or [`BlockError::TupleChecksum`].
-    pub fn row(&self, offset: u32, row_bytes: usize) -> Result<&'block [u8], BlockError> {
+    pub fn tuple(&self, offset: u32) -> Result<BlockTuple<'block>, BlockError> {
         let block_id = self.identity.block_id;
         let start = offset as usize + TUPLE_PREFIX_BYTES;
         if start > self.used || (offset as usize) < BLOCK_HEADER_BYTES {
             return Err(BlockError::TupleBounds { block_id, offset, length: 0 });
         }
         let length = u32_at(self.bytes, offset as usize);
-        let end = start.checked_add(length as usize).filter(|&end| end <= self.used && length as usize == row_bytes);
-        let Some(end) = end else {
+        let Some(end) = start.checked_add(length as usize).filter(|&end| end <= self.used) else {
             return Err(BlockError::TupleBounds { block_id, offset, length });
         };
         let row = &self.bytes[start..end];
-        let expected = self.identity.tuple_checksum(offset, row);
+        let entry = u32_at(self.bytes, offset as usize + 8);
+        let expected = self.identity.tuple_checksum(offset, entry, row);
         let found = u32_at(self.bytes, offset as usize + 4);
         if found != expected {
             return Err(BlockError::TupleChecksum { block_id, offset, found, expected });
         }
-        Ok(row)
+        Ok(BlockTuple { offset, entry, row })
     }
 
-    /// All rows, each of `row_bytes`, with their offsets, holes included; stops after the first error.
-    pub fn rows(
-        &self,
-        row_bytes: usize,
-    ) -> impl Iterator<Item = Result<(u32, &'block [u8]), BlockError>> + use<'block> {
+    /// All tuples, holes included; stops after the first error.
+    pub fn all(&self) -> impl Iterator<Item = Result<BlockTuple<'block>, BlockError>> + use<'block> {
         let view = *self;
         let mut at = Some(BLOCK_HEADER_BYTES as u32);
         std::iter::from_fn(move || {
             let offset = at.filter(|&offset| (offset as usize) < view.used)?;
-            match view.row(offset, row_bytes) {
-                Ok(row) => {
-                    at = Some(offset + (TUPLE_PREFIX_BYTES + row.len()) as u32);
-                    Some(Ok((offset, row)))
-                }
-                Err(error) => {
-                    at = None;
-                    Some(Err(error))
-                }
-            }
+            let tuple = view.tuple(offset);
+            at = tuple.as_ref().ok().map(|tuple| offset + (TUPLE_PREFIX_BYTES + tuple.row.len()) as u32);
+            Some(tuple)
         })
     }
+}
+
+/// A tuple in a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockTuple<'block> {
+    /// Offset in the block.
+    pub offset: u32,
+    /// Its Evicted Table entry when the block was written.
+    pub entry: EvictedId,
+    /// Serialized row.
+    pub row: &'block [u8],
 }
 
 #[cfg(test)]
@@ -237,14 +247,17 @@ mod tests {
 
     fn build(rows: &[Vec<u8>]) -> (AlignedBuf, Vec<u32>) {
         let mut builder = BlockBuilder::new(IDENTITY, aligned_buf(8192));
-        let offsets = rows.iter().map_while(|row| builder.push(row)).collect();
+        let mut push = |(entry, row): (usize, &Vec<u8>)| {
+            let offset = builder.place_for(row.len())?;
+            builder.push(entry as u32, row);
+            Some(offset)
+        };
+        let offsets = rows.iter().enumerate().map_while(&mut push).collect();
         (builder.finish(), offsets)
     }
 
-    /// Rows of one length, as in a table.
     fn rows(bytes: std::ops::Range<usize>, count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Vec<u8>>> {
-        bytes
-            .prop_flat_map(move |bytes| prop::collection::vec(prop::collection::vec(any::<u8>(), bytes), count.clone()))
+        prop::collection::vec(prop::collection::vec(any::<u8>(), bytes), count)
     }
 
     proptest! {
@@ -253,11 +266,11 @@ mod tests {
             let (block, offsets) = build(&rows);
             let view = BlockView::open(IDENTITY, &block).unwrap();
             prop_assert_eq!(view.tuples() as usize, offsets.len());
-            for (offset, row) in offsets.iter().zip(&rows) {
-                prop_assert_eq!(view.row(*offset, row.len()).unwrap(), row.as_slice());
+            for (entry, (&offset, row)) in offsets.iter().zip(&rows).enumerate() {
+                prop_assert_eq!(view.tuple(offset).unwrap(), BlockTuple { offset, entry: entry as u32, row });
             }
-            let all: Result<Vec<_>, _> = view.rows(rows.first().map_or(0, Vec::len)).collect();
-            prop_assert_eq!(all.unwrap().len(), offsets.len());
+            let all: Result<Vec<_>, _> = view.all().map(|tuple| tuple.map(|tuple| tuple.offset)).collect();
+            prop_assert_eq!(all.unwrap(), offsets);
         }
 
         #[test]
@@ -271,8 +284,8 @@ mod tests {
             damaged[position.index(block.len())] ^= 1 << bit;
             if let Ok(view) = BlockView::open(IDENTITY, &damaged) {
                 for (offset, row) in offsets.iter().zip(&rows) {
-                    if let Ok(read) = view.row(*offset, row.len()) {
-                        prop_assert_eq!(read, row.as_slice());
+                    if let Ok(read) = view.tuple(*offset) {
+                        prop_assert_eq!(read.row, row.as_slice());
                     }
                 }
             }
@@ -281,9 +294,8 @@ mod tests {
         #[test]
         fn arbitrary_bytes_are_an_error_not_a_crash(bytes in prop::collection::vec(any::<u8>(), 0..300), offset in any::<u32>()) {
             prop_assert!(BlockView::open(IDENTITY, &bytes).is_err());
-            let row_bytes = bytes.len();
             let (block, _) = build(&[bytes]);
-            let _ = BlockView::open(IDENTITY, &block).unwrap().row(offset, row_bytes);
+            let _ = BlockView::open(IDENTITY, &block).unwrap().tuple(offset);
         }
     }
 
@@ -307,9 +319,10 @@ mod tests {
         let capacity = BlockBuilder::capacity(8192, 100);
         let mut builder = BlockBuilder::new(IDENTITY, aligned_buf(8192));
         for _ in 0..capacity {
-            assert!(builder.push(&[1; 100]).is_some());
+            assert!(builder.place_for(100).is_some());
+            builder.push(0, &[1; 100]);
         }
-        assert!(builder.push(&[1; 100]).is_none());
+        assert_eq!(builder.place_for(100), None);
         assert_eq!(builder.tuples() as usize, capacity);
     }
 }

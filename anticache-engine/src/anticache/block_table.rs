@@ -65,6 +65,11 @@ impl BlockTable {
         &self.file
     }
 
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
     /// Byte offset of a block in the file.
     pub fn file_offset(&self, block_id: u32) -> u64 {
         u64::from(block_id) * self.block_bytes as u64

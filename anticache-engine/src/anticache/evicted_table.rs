@@ -1,4 +1,4 @@
-//! The Evicted Table: where each evicted tuple is (block id, offset), and its key, which indexes need (paper §3.1).
+//! The Evicted Table: where each evicted tuple is (block id, offset), and its indexed columns, which the indexes need (paper §3.1).
 
 use std::io;
 
@@ -8,6 +8,8 @@ use crate::storage::region::RegionVec;
 pub type EvictedId = u32;
 
 const NO_ENTRY: u32 = u32::MAX;
+/// In place of the block id of an entry that is free.
+const FREE: u32 = u32::MAX;
 
 /// Where an evicted tuple is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,15 +20,19 @@ pub struct Location {
     pub offset: u32,
 }
 
-/// Evicted tuples of one table at one partition: 8 bytes of location and the key for each.
+/// Evicted tuples of one table at one partition: 8 bytes of location and the indexed columns (`TableDef::image_bytes`) for each.
 #[derive(Debug)]
 pub struct EvictedTable {
-    /// Block id in the upper half, offset in the lower; a free entry holds the number of the next free one.
+    /// Block id in the upper half, offset in the lower; a free entry holds [`FREE`] and the number of the next free one.
     locations: RegionVec<u64>,
-    keys: RegionVec<u8>,
-    key_bytes: usize,
+    images: RegionVec<u8>,
+    image_bytes: usize,
     free_head: u32,
     live: u64,
+}
+
+fn pack(location: Location) -> u64 {
+    u64::from(location.block_id) << 32 | u64::from(location.offset)
 }
 
 impl EvictedTable {
@@ -34,11 +40,11 @@ impl EvictedTable {
     ///
     /// # Errors
     /// As [`crate::storage::region::Region::reserve`].
-    pub fn new(key_bytes: usize, max_entries: usize) -> io::Result<Self> {
+    pub fn new(image_bytes: usize, max_entries: usize) -> io::Result<Self> {
         Ok(Self {
             locations: RegionVec::with_reserved(max_entries)?,
-            keys: RegionVec::with_reserved(max_entries * key_bytes)?,
-            key_bytes,
+            images: RegionVec::with_reserved(max_entries * image_bytes)?,
+            image_bytes,
             free_head: NO_ENTRY,
             live: 0,
         })
@@ -51,25 +57,41 @@ impl EvictedTable {
 
     /// Bytes held.
     pub fn allocated_bytes(&self) -> usize {
-        self.locations.allocated_bytes() + self.keys.allocated_bytes()
+        self.locations.allocated_bytes() + self.images.allocated_bytes()
     }
 
     /// Adds an entry.
-    pub fn insert(&mut self, location: Location, key: &[u8]) -> EvictedId {
+    pub fn insert(&mut self, location: Location, image: &[u8]) -> EvictedId {
         let id = if self.free_head == NO_ENTRY {
             self.locations.grow(1);
-            self.keys.grow(self.key_bytes);
+            self.images.grow(self.image_bytes);
             (self.locations.len() - 1) as u32
         } else {
             let id = self.free_head;
             self.free_head = self.locations.as_slice()[id as usize] as u32;
             id
         };
-        self.locations.as_mut_slice()[id as usize] = u64::from(location.block_id) << 32 | u64::from(location.offset);
-        let start = id as usize * self.key_bytes;
-        self.keys.as_mut_slice()[start..start + self.key_bytes].copy_from_slice(key);
+        self.locations.as_mut_slice()[id as usize] = pack(location);
+        let start = id as usize * self.image_bytes;
+        self.images.as_mut_slice()[start..start + self.image_bytes].copy_from_slice(image);
         self.live += 1;
         id
+    }
+
+    /// Whether there is an entry of this number.
+    #[inline]
+    pub fn is_live(&self, id: EvictedId) -> bool {
+        self.locations.as_slice().get(id as usize).is_some_and(|packed| (packed >> 32) as u32 != FREE)
+    }
+
+    /// Numbers ever given out.
+    pub fn len(&self) -> usize {
+        self.locations.len()
+    }
+
+    /// Whether no entry was ever made.
+    pub fn is_empty(&self) -> bool {
+        self.locations.is_empty()
     }
 
     /// Where the tuple is.
@@ -79,15 +101,20 @@ impl EvictedTable {
         Location { block_id: (packed >> 32) as u32, offset: packed as u32 }
     }
 
-    /// Its key.
+    /// Points an entry to where compaction has put its tuple.
+    pub fn relocate(&mut self, id: EvictedId, location: Location) {
+        self.locations.as_mut_slice()[id as usize] = pack(location);
+    }
+
+    /// Its indexed columns.
     #[inline]
-    pub fn key(&self, id: EvictedId) -> &[u8] {
-        &self.keys.as_slice()[id as usize * self.key_bytes..][..self.key_bytes]
+    pub fn image(&self, id: EvictedId) -> &[u8] {
+        &self.images.as_slice()[id as usize * self.image_bytes..][..self.image_bytes]
     }
 
     /// Removes an entry (its tuple is in memory again).
     pub fn remove(&mut self, id: EvictedId) {
-        self.locations.as_mut_slice()[id as usize] = u64::from(self.free_head);
+        self.locations.as_mut_slice()[id as usize] = pack(Location { block_id: FREE, offset: self.free_head });
         self.free_head = id;
         self.live -= 1;
     }
@@ -102,12 +129,16 @@ mod tests {
         let mut table = EvictedTable::new(3, 100).unwrap();
         let location = |n: u32| Location { block_id: n, offset: n.wrapping_mul(10) };
         let a = table.insert(location(1), b"aaa");
-        let b = table.insert(location(u32::MAX), b"bbb".as_slice());
-        assert_eq!((table.location(a), table.key(a)), (location(1), b"aaa".as_slice()));
-        assert_eq!(table.location(b).block_id, u32::MAX);
+        let b = table.insert(location(u32::MAX - 1), b"bbb".as_slice());
+        assert_eq!((table.location(a), table.image(a)), (location(1), b"aaa".as_slice()));
+        assert_eq!(table.location(b).block_id, u32::MAX - 1);
+        assert!(table.is_live(a) && table.is_live(b) && !table.is_live(2));
         table.remove(a);
+        assert!(!table.is_live(a));
         assert_eq!((table.live(), table.insert(location(3), b"ccc")), (1, a));
-        assert_eq!(table.key(a), b"ccc");
-        assert_eq!(table.key(b), b"bbb");
+        assert_eq!(table.image(a), b"ccc");
+        assert_eq!(table.image(b), b"bbb");
+        table.relocate(b, location(7));
+        assert_eq!(table.location(b), location(7));
     }
 }

@@ -170,10 +170,20 @@ impl Partition {
                 table.touch(coldest);
                 continue;
             }
-            let Some(offset) = builder.push(table.tuples().row(coldest)) else {
+            let row_bytes = if table.def().has_var() {
+                anticache.scratch.clear();
+                table.serialize(coldest, &mut anticache.scratch);
+                anticache.scratch.len()
+            } else {
+                table.def().row_bytes
+            };
+            let Some(offset) = builder.place_for(row_bytes) else {
                 break;
             };
-            table.evict(coldest, Location { block_id, offset }, &mut self.meter);
+            let entry = table.evict(coldest, Location { block_id, offset }, &mut self.meter);
+            let row = if table.def().has_var() { &anticache.scratch } else { table.tuples().row(coldest) };
+            builder.push(entry, row);
+            table.forget_evicted(coldest);
         }
         let tuples = builder.tuples();
         if tuples == 0 {
@@ -296,12 +306,11 @@ impl Partition {
         }
     }
 
-    /// Gives back one chunk of the table with the most free slots. With `spared`: of the others, for that table's good, and leaving them what they
+    /// Gives back one chunk, or one slab of variable-length data, of the table with the most free memory. With `spared`: of the others, for that table's good, and leaving them what they
     /// would otherwise want back at once.
     fn release_chunk(&mut self, spared: Option<usize>) -> bool {
-        let free_bytes = |table: &Table| table.tuples().free_slots() * table.tuples().tuple_bytes() as u64;
         let mut order: Vec<usize> = (0..self.tables.len()).filter(|&index| Some(index) != spared).collect();
-        order.sort_by_key(|&index| std::cmp::Reverse(free_bytes(&self.tables[index])));
+        order.sort_by_key(|&index| std::cmp::Reverse(self.tables[index].free_bytes()));
         let log = &mut self.log;
         for index in order {
             let kept = if spared.is_some() { low_water_slots(&self.tables[index]) } else { 0 };
@@ -310,7 +319,7 @@ impl Partition {
                     log.moved(index as TableId, tuple, flags);
                 }
             });
-            if released {
+            if released || self.tables[index].release_slab(&mut self.meter) {
                 self.counters.released_chunks += 1;
                 return true;
             }

@@ -10,9 +10,9 @@
 use std::time::Instant;
 
 use super::Fetch;
-use super::block::BlockView;
+use super::block::{BlockTuple, BlockView};
 use super::block_table::{BlockState, Place};
-use super::evicted_table::EvictedId;
+use super::evicted_table::{EvictedId, Location};
 use super::eviction::Room;
 use crate::catalog::TableId;
 use crate::config::Merge;
@@ -20,8 +20,8 @@ use crate::error::BlockError;
 use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition, WaitingId};
 use crate::stats::Counters;
-use crate::storage::hash_index::hash_key;
-use crate::storage::table::{Found, MemoryMeter, Table};
+use crate::storage::meter::MemoryMeter;
+use crate::storage::table::{Refused, Table};
 use crate::storage::tuples::TupleId;
 
 /// What a merge brought back.
@@ -31,6 +31,8 @@ struct Merged {
     wanted: Vec<TupleId>,
     /// All tuples.
     tuples: u32,
+    /// Why one of them could not be brought back.
+    problem: Option<BlockError>,
 }
 
 impl Partition {
@@ -215,6 +217,10 @@ impl Partition {
                 anticache.remove_block(block_id, &mut self.meter);
             }
         }
+        if let Some(error) = merged.problem {
+            self.counters.block_errors += 1;
+            return self.release_waiters(fetch.waiters, Some(&error));
+        }
         // Each waiter pins all of them: which one wanted which is not worth remembering.
         for &waiter in &fetch.waiters {
             for &tuple in &merged.wanted {
@@ -268,42 +274,27 @@ fn merge(
 ) -> Result<Merged, BlockError> {
     let started = Instant::now();
     let view = BlockView::open(state.identity, bytes)?;
-    let row_bytes = table.def().row_bytes;
     let mut merged = Merged::default();
     // A whole block is checked before anything of it is merged. Where an unwanted tuple is damaged, the wanted ones may still be had.
-    let rows = if whole { view.rows(row_bytes).collect::<Result<Vec<_>, _>>() } else { Ok(Vec::new()) };
-    match rows {
-        Ok(rows) if whole => {
+    let tuples = if whole { view.all().collect::<Result<Vec<_>, _>>() } else { Ok(Vec::new()) };
+    match tuples {
+        Ok(tuples) if whole => {
             // Backwards, because each goes to the cold end: the coldest tuple of the block is put there last.
-            for (offset, row) in rows.into_iter().rev() {
-                let key = table.def().key(row);
-                let Some(Found::Evicted(id)) = table.find(hash_key(key), key) else {
-                    continue;
-                };
-                let location = table.evicted().location(id);
-                if (location.block_id, location.offset) != (state.identity.block_id, offset) {
-                    continue;
-                }
-                let hot = wanted.contains(&id);
-                if let Ok(tuple) = table.unevict(id, row, hot, meter) {
-                    merged.tuples += 1;
-                    if hot {
-                        merged.wanted.push(tuple);
-                    }
+            for tuple in tuples.into_iter().rev() {
+                let here = Location { block_id: state.identity.block_id, offset: tuple.offset };
+                if table.evicted().is_live(tuple.entry) && table.evicted().location(tuple.entry) == here {
+                    merged.bring_back(table, meter, tuple, wanted.contains(&tuple.entry));
                 }
             }
         }
         checked => {
             counters.block_errors += u64::from(checked.is_err());
-            let rows: Vec<&[u8]> = wanted
+            let tuples: Vec<BlockTuple<'_>> = wanted
                 .iter()
-                .map(|&id| view.row(table.evicted().location(id).offset, row_bytes))
+                .map(|&entry| view.tuple(table.evicted().location(entry).offset))
                 .collect::<Result<_, _>>()?;
-            for (&id, row) in wanted.iter().zip(rows) {
-                if let Ok(tuple) = table.unevict(id, row, true, meter) {
-                    merged.tuples += 1;
-                    merged.wanted.push(tuple);
-                }
+            for (&entry, tuple) in wanted.iter().zip(tuples) {
+                merged.bring_back(table, meter, BlockTuple { entry, ..tuple }, true);
             }
         }
     }
@@ -313,4 +304,23 @@ fn merge(
     counters.merge_us += elapsed_us;
     counters.merge_us_max = counters.merge_us_max.max(elapsed_us);
     Ok(merged)
+}
+
+impl Merged {
+    /// Merges one tuple. One that finds no memory stays evicted: a transaction that wants it will ask again.
+    fn bring_back(&mut self, table: &mut Table, meter: &mut MemoryMeter, tuple: BlockTuple<'_>, hot: bool) {
+        match table.unevict(tuple.entry, tuple.row, hot, meter) {
+            Ok(id) => {
+                self.tuples += 1;
+                if hot {
+                    self.wanted.push(id);
+                }
+            }
+            Err(Refused::NeedMemory) => {}
+            Err(refused) => {
+                let problem = BlockError::Row { offset: tuple.offset, problem: format!("{refused:?}") };
+                self.problem.get_or_insert(problem);
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@ use crate::config::{Config, Merge};
 use crate::error::StartError;
 use crate::io::{AlignedBuf, aligned_buf};
 use crate::partition::WaitingId;
-use crate::storage::table::MemoryMeter;
+use crate::storage::meter::MemoryMeter;
 
 pub mod block;
 pub mod block_table;
@@ -17,6 +17,7 @@ pub mod chain;
 pub mod evicted_table;
 pub mod eviction;
 pub mod fetch;
+pub mod scan;
 
 use block_table::BlockTable;
 use evicted_table::EvictedId;
@@ -92,6 +93,8 @@ pub(crate) struct AntiCache {
     kept: HashSet<u32>,
     /// When to write the kept blocks again. While this is set, nothing is evicted.
     retry_writes_at: Option<Instant>,
+    /// A serialized row on its way into a block.
+    scratch: Vec<u8>,
 }
 
 impl AntiCache {
@@ -117,6 +120,7 @@ impl AntiCache {
             unwritten: HashMap::new(),
             kept: HashSet::new(),
             retry_writes_at: None,
+            scratch: Vec::new(),
         })
     }
 

@@ -101,14 +101,17 @@ fn columns(create: &CreateTable, table: &str) -> Result<Vec<Column>, CatalogErro
     let mut columns = Vec::with_capacity(create.columns.len());
     let (mut nulls, mut vars) = (0, 0u8);
     for column in &create.columns {
-        let column_type = column_type(&column.data_type)
-            .map_err(|what| problem(table, format!("column `{}` is {}: {what}", column.name.value, column.data_type)))?;
+        let column_type = column_type(&column.data_type).map_err(|what| {
+            problem(table, format!("column `{}` is {}: {what}", column.name.value, column.data_type))
+        })?;
         let mut nullable = true;
         for option in &column.options {
             match &option.option {
                 ColumnOption::NotNull | ColumnOption::Unique { is_primary: true, .. } => nullable = false,
                 ColumnOption::Null | ColumnOption::Comment(_) | ColumnOption::CharacterSet(_) => {}
-                other => return Err(problem(table, format!("column `{}`: `{other}` is not served", column.name.value))),
+                other => {
+                    return Err(problem(table, format!("column `{}`: `{other}` is not served", column.name.value)));
+                }
             }
         }
         let var = matches!(column_type, ColumnType::VarChar { .. }).then_some(vars);
@@ -146,15 +149,15 @@ fn lay_out(columns: &mut [Column], primary: &[usize], indexes: &[Declared]) -> L
     };
     let key_bytes = primary.iter().map(|&index| place(&mut columns[index])).last().unwrap_or(0);
     let mut indexed_bytes = key_bytes;
-    for index in 0..columns.len() {
-        if indexed(index) && !primary.contains(&index) && !is_var(&columns[index]) {
-            indexed_bytes = place(&mut columns[index]);
+    for (index, column) in columns.iter_mut().enumerate() {
+        if indexed(index) && !primary.contains(&index) && !is_var(column) {
+            indexed_bytes = place(column);
         }
     }
     let mut null_offset = indexed_bytes;
-    for index in 0..columns.len() {
-        if is_var(&columns[index]) || !indexed(index) {
-            null_offset = place(&mut columns[index]);
+    for (index, column) in columns.iter_mut().enumerate() {
+        if is_var(column) || !indexed(index) {
+            null_offset = place(column);
         }
     }
     let null_bits = columns.iter().filter(|column| column.null_bit.is_some()).count();
@@ -275,7 +278,13 @@ fn indexes(create: &CreateTable, table: &str, columns: &[Column]) -> Result<Vec<
         let is_key = |option: &ColumnOption| matches!(option, ColumnOption::Unique { is_primary: true, .. });
         if column.options.iter().any(|option| is_key(&option.option)) {
             let name = "PRIMARY".to_owned();
-            indexes.push(Declared { name, primary: true, unique: true, kind: IndexKind::Hash, columns: vec![position] });
+            indexes.push(Declared {
+                name,
+                primary: true,
+                unique: true,
+                kind: IndexKind::Hash,
+                columns: vec![position],
+            });
         }
     }
     for constraint in &create.constraints {
@@ -297,7 +306,9 @@ fn indexes(create: &CreateTable, table: &str, columns: &[Column]) -> Result<Vec<
                 let columns = key_columns(keys, columns, table, &name)?;
                 Declared { name, primary: false, unique: false, kind, columns }
             }
-            other => return Err(problem(table, format!("`{other}` is not served; primary, unique and plain keys are"))),
+            other => {
+                return Err(problem(table, format!("`{other}` is not served; primary, unique and plain keys are")));
+            }
         });
     }
     if indexes.iter().filter(|index| index.primary).count() > 1 {
@@ -338,12 +349,7 @@ fn kind(
     }
 }
 
-fn key_columns(
-    keys: &[IndexColumn],
-    columns: &[Column],
-    table: &str,
-    index: &str,
-) -> Result<Vec<usize>, CatalogError> {
+fn key_columns(keys: &[IndexColumn], columns: &[Column], table: &str, index: &str) -> Result<Vec<usize>, CatalogError> {
     let mut found = Vec::with_capacity(keys.len());
     for key in keys {
         let name = unquoted(&key.column.expr.to_string());
@@ -393,7 +399,9 @@ fn parse_comment(comment: &str) -> Result<(bool, Option<String>, bool), String> 
         } else if let Some(column) = part.strip_prefix("partition by ") {
             partition_by = Some(column.trim().to_owned());
         } else {
-            return Err(format!("COMMENT has `{part}`; allowed are `evictable`, `replicated` and `partition by COLUMN`"));
+            return Err(format!(
+                "COMMENT has `{part}`; allowed are `evictable`, `replicated` and `partition by COLUMN`"
+            ));
         }
     }
     if replicated && partition_by.is_some() {

@@ -281,7 +281,9 @@ mod tests {
 
     #[test]
     fn a_key_ends_where_a_column_ends() {
-        let catalog = Catalog::from_sql("CREATE TABLE t (a INT NOT NULL, b INT NOT NULL, PRIMARY KEY (a, b) USING BTREE)").unwrap();
+        let catalog =
+            Catalog::from_sql("CREATE TABLE t (a INT NOT NULL, b INT NOT NULL, PRIMARY KEY (a, b) USING BTREE)")
+                .unwrap();
         let index = &catalog.tables()[0].indexes[0];
         assert_eq!(index.normalize(&[1, 0, 0, 0]).unwrap().as_slice(), [0x80, 0, 0, 1]);
         assert_eq!(index.normalize(&[1, 0, 0, 0, 9]).unwrap_err(), 4);

@@ -18,6 +18,7 @@ use crate::error::CatalogError;
 
 mod ddl;
 pub mod key;
+pub mod row;
 
 use key::IndexDef;
 
@@ -330,7 +331,10 @@ mod tests {
         assert!(catalog.tables().iter().all(|table| table.replicated || table.partition_column.is_some()));
         let customer = catalog.table(catalog.table_id("customer").unwrap());
         let by_name = &customer.indexes[customer.index("customer_by_name").unwrap()];
-        assert_eq!((by_name.kind, by_name.unique, by_name.own_parts, by_name.parts.len()), (IndexKind::Ordered, false, 4, 5));
+        assert_eq!(
+            (by_name.kind, by_name.unique, by_name.own_parts, by_name.parts.len()),
+            (IndexKind::Ordered, false, 4, 5)
+        );
         assert_eq!(by_name.entry_bytes, 2 + 1 + 18 + 18 + 4);
         assert_eq!(customer.image_bytes, customer.key_bytes + 18 + 18);
         let orders = catalog.table(catalog.table_id("orders").unwrap());
@@ -363,7 +367,8 @@ mod tests {
         let row = [&[0; 17][..], &[3, 0], b"abc", &[0, 0]].concat();
         let (_, values) = table.split(&row).unwrap();
         assert_eq!(values.collect::<Vec<_>>(), [b"abc".as_slice(), b""]);
-        for (cut, expected) in [(16, "a row of 16 bytes"), (18, "variable-length column 0"), (23, "column 1 has None")] {
+        for (cut, expected) in [(16, "a row of 16 bytes"), (18, "variable-length column 0"), (23, "column 1 has None")]
+        {
             assert!(table.split(&row[..cut]).unwrap_err().contains(expected), "{:?}", table.split(&row[..cut]));
         }
         assert!(table.split(&[row.as_slice(), &[0]].concat()).unwrap_err().contains("1 bytes too long"));

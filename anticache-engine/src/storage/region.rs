@@ -48,6 +48,19 @@ impl Region {
     /// # Errors
     /// What the kernel says when the address space or the overcommit limit does not allow it.
     pub fn reserve(bytes: usize) -> io::Result<Self> {
+        Self::map(bytes, SMALL_PAGES_BYTES)
+    }
+
+    /// The same, but never backed by huge pages: for memory that is given back in small pieces, each of which would split a huge page.
+    ///
+    /// # Errors
+    /// As [`Region::reserve`].
+    pub fn reserve_small_pages(bytes: usize) -> io::Result<Self> {
+        Self::map(bytes, usize::MAX)
+    }
+
+    /// A region whose first `small_bytes` are backed by small pages.
+    fn map(bytes: usize, small_bytes: usize) -> io::Result<Self> {
         let reserved_bytes = bytes.max(1).next_multiple_of(HUGE_PAGE_BYTES);
         let mapped_bytes = reserved_bytes + HUGE_PAGE_BYTES;
         // SAFETY: an anonymous mapping at an address that the kernel chooses aliases nothing.
@@ -65,7 +78,7 @@ impl Region {
         // SAFETY: at most a huge page less one byte is skipped, and the mapping is one huge page longer than what is reserved.
         let base = unsafe { mapped.add(skipped) };
         let region = Self { base, reserved_bytes, mapped, mapped_bytes };
-        let small = SMALL_PAGES_BYTES.min(reserved_bytes);
+        let small = small_bytes.min(reserved_bytes);
         for (start, bytes, advice) in
             [(0, small, Advice::LinuxNoHugepage), (small, reserved_bytes - small, Advice::LinuxHugepage)]
         {
@@ -97,6 +110,28 @@ impl Region {
         let released =
             unsafe { madvise(self.base.as_ptr().add(offset).cast::<c_void>(), bytes, Advice::LinuxDontNeed) };
         released.expect("MADV_DONTNEED on a private anonymous mapping cannot fail");
+    }
+}
+
+#[cfg(test)]
+impl Region {
+    /// Bytes of the range that the kernel has backed, by its own account.
+    pub fn resident_bytes(&self) -> usize {
+        let range = self.base() as usize..self.base() as usize + self.reserved_bytes;
+        let mut inside = false;
+        let mut resident_bytes = 0;
+        for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+            let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            if let Some((start, end)) = first.split_once('-') {
+                let [start, end] = [start, end].map(|address| usize::from_str_radix(address, 16).unwrap());
+                inside = start < range.end && range.start < end;
+                let whole = range.start <= start && end <= range.end;
+                assert!(!inside || whole, "the kernel has joined the region with another mapping: {line}");
+            } else if inside && matches!(first, "Rss:" | "Swap:") {
+                resident_bytes += rest.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+            }
+        }
+        resident_bytes
     }
 }
 
@@ -233,5 +268,18 @@ mod tests {
             assert_eq!(region.base().read(), 0);
             assert_eq!(region.base().add(4096).read(), 2);
         }
+    }
+
+    #[test]
+    fn small_pages_are_taken_and_given_back_one_by_one() {
+        let mut region = Region::reserve_small_pages(16 << 20).unwrap();
+        assert_eq!(region.resident_bytes(), 0);
+        for offset in [0, 8 << 20, 10 << 20, (16 << 20) - 1] {
+            // SAFETY: the offsets lie in the region.
+            unsafe { region.base().add(offset).write(1) };
+        }
+        assert_eq!(region.resident_bytes(), 4 * 4096);
+        region.release(8 << 20, 4096);
+        assert_eq!(region.resident_bytes(), 3 * 4096);
     }
 }

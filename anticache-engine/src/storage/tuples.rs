@@ -213,6 +213,11 @@ impl TupleMemory {
         self.live -= 1;
     }
 
+    /// Ids of all slots of the chunks held.
+    pub fn ids(&self) -> std::ops::Range<TupleId> {
+        0..self.slot_count
+    }
+
     /// Whether `id` is a slot of the chunks held and carries a tuple.
     #[inline]
     pub fn is_live(&self, id: TupleId) -> bool {

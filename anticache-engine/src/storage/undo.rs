@@ -1,6 +1,7 @@
 //! What a running transaction has changed, so that it can be rolled back (user abort, or the end of a pre-pass).
 
 use super::tuples::TupleId;
+use super::var_heap::VarRef;
 use crate::catalog::TableId;
 
 /// One change, newest last.
@@ -18,6 +19,19 @@ pub enum Change {
         len: u32,
         /// Position of the image in the arena.
         image: u32,
+    },
+    /// A VARCHAR column refers to another cell; the one before is freed when the transaction commits.
+    Value {
+        /// Table.
+        table: TableId,
+        /// Tuple.
+        tuple: TupleId,
+        /// Position among the VARCHAR columns.
+        var: u8,
+        /// Reference before.
+        old: VarRef,
+        /// Reference now.
+        new: VarRef,
     },
     /// A tuple was added.
     Insert {

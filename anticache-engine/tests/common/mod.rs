@@ -14,8 +14,8 @@ use anticache_engine::txn::{Abort, TxnContext};
 
 /// Two tables; rows of 508 bytes, so that a block of 4096 holds seven.
 pub const SCHEMA: &str = "
-    CREATE TABLE cold (id BIGINT PRIMARY KEY, value BIGINT, filler CHAR(492)) COMMENT = 'evictable; partition by id';
-    CREATE TABLE other (id BIGINT PRIMARY KEY, value BIGINT, filler CHAR(492)) COMMENT = 'evictable; partition by id';";
+    CREATE TABLE cold (id BIGINT PRIMARY KEY, value BIGINT NOT NULL, filler CHAR(492) NOT NULL) COMMENT = 'evictable; partition by id';
+    CREATE TABLE other (id BIGINT PRIMARY KEY, value BIGINT NOT NULL, filler CHAR(492) NOT NULL) COMMENT = 'evictable; partition by id';";
 pub const ROW_BYTES: usize = 508;
 pub const COLD: u16 = 0;
 pub const OTHER: u16 = 1;
@@ -220,7 +220,7 @@ fn find(txn: &mut TxnContext<'_>, table: u16, id: i64) -> Result<anticache_engin
 /// transaction.
 pub fn procedures() -> ProcedureSet {
     let all: [(&'static str, Body); 7] = [
-        ("insert", |txn, table, n| txn.insert(table, &row(n[0], n[1]))),
+        ("insert", |txn, table, n| txn.insert(table, &row(n[0], n[1])).map(|_| ())),
         ("read", |txn, table, n| {
             let tuple = find(txn, table, n[0])?;
             let value = value_of(txn, tuple)?;

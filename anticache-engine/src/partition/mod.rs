@@ -11,10 +11,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::anticache::AntiCache;
-use crate::anticache::eviction::Room;
 use crate::catalog::{Catalog, TableId};
 use crate::config::{AntiCaching, Config, Log};
 use crate::durability::command_log::CommandLog;
@@ -22,12 +21,19 @@ use crate::error::StartError;
 use crate::io::ring::{Completion, IoRing};
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
 use crate::procedure::ProcedureSet;
-use crate::stats::{Counters, Gauges};
+use crate::stats::Counters;
 use crate::storage::hash_index::hash_key;
-use crate::storage::table::{MemoryMeter, Table};
+use crate::storage::meter::MemoryMeter;
+use crate::storage::table::Table;
 use crate::storage::tuples::{TupleId, flag};
 use crate::storage::undo::{Change, UndoLog};
 use crate::txn::{Abort, Footprint, TxnContext, roll_back};
+
+mod gauges;
+mod room;
+mod waiting;
+
+pub(crate) use waiting::{Waiting, WaitingId};
 
 /// Requests whose memory is prefetched together.
 const PREFETCH_WINDOW: usize = 16;
@@ -94,24 +100,6 @@ struct Invocation<'params> {
     /// Executions before this one.
     restarts: u32,
 }
-
-/// A transaction that waits for blocks, or is ready to run again.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    origin: Origin,
-    procedure: u16,
-    params: Vec<u8>,
-    /// Tuples that must stay in memory until it ran.
-    pub(crate) pinned: Vec<(TableId, TupleId)>,
-    /// Blocks not merged yet.
-    pub(crate) blocks_pending: u32,
-    /// Why a block of it cannot be had.
-    pub(crate) problem: Option<String>,
-    restarts: u32,
-}
-
-/// Position of a waiting transaction.
-pub(crate) type WaitingId = usize;
 
 /// Chooses the transactions that update the LRU chain: each with probability α, by a seeded xorshift generator.
 #[derive(Debug)]
@@ -385,7 +373,9 @@ impl Partition {
             let mark = log.append(invocation.procedure, invocation.params);
             for change in self.undo.changes() {
                 match *change {
-                    Change::Update { table, tuple, .. } | Change::Insert { table, tuple } => {
+                    Change::Update { table, tuple, .. }
+                    | Change::Value { table, tuple, .. }
+                    | Change::Insert { table, tuple } => {
                         let tuples = self.tables[usize::from(table)].tuples_mut();
                         // A tuple that the same transaction deleted later has no slot to mark.
                         if tuples.is_live(tuple) && tuples.flags(tuple) & mark == 0 {
@@ -411,142 +401,13 @@ impl Partition {
     #[inline]
     fn forget_changes(&mut self) {
         for change in self.undo.changes() {
-            if let Change::Delete { table, tuple } = *change {
-                self.tables[usize::from(table)].free_detached(tuple);
+            match *change {
+                Change::Delete { table, tuple } => self.tables[usize::from(table)].free_detached(tuple),
+                Change::Value { table, old, .. } => self.tables[usize::from(table)].free_value(old),
+                Change::Update { .. } | Change::Insert { .. } => {}
             }
         }
         self.undo.clear();
-    }
-
-    /// Step 5. Makes what the pre-pass touched in memory the hottest and pins it, requests the blocks and lets the transaction wait.
-    fn end_pre_pass<S: ReplySink>(&mut self, invocation: Invocation<'_>, sink: &mut S) {
-        let Invocation { origin, procedure, params, restarts } = invocation;
-        if self.footprint.evicted.is_empty() {
-            return self.refuse(origin, "its procedure says that it met evicted tuples, but looked up none", sink);
-        }
-        if restarts >= MAX_RESTARTS {
-            let reason = format!(
-                "given up after {restarts} restarts: its evicted tuples do not stay in memory together; the budget is {} bytes",
-                self.meter.budget_bytes()
-            );
-            return self.refuse(origin, &reason, sink);
-        }
-        self.counters.restarted += 1;
-        let id = self.park(Waiting {
-            origin,
-            procedure,
-            params: params.to_vec(),
-            pinned: Vec::new(),
-            blocks_pending: 0,
-            problem: None,
-            restarts: restarts + 1,
-        });
-        let footprint = std::mem::take(&mut self.footprint);
-        for &(table, tuple) in &footprint.resident {
-            if self.tables[usize::from(table)].tuples().is_live(tuple) {
-                self.tables[usize::from(table)].touch(tuple);
-                self.pin(id, table, tuple);
-            }
-        }
-        self.request_fetches(id, &footprint.evicted);
-        self.footprint = footprint;
-    }
-
-    fn park(&mut self, waiting: Waiting) -> WaitingId {
-        if let Some(id) = self.free_waiting.pop() {
-            self.waiting[id] = Some(waiting);
-            return id;
-        }
-        self.waiting.push(Some(waiting));
-        self.waiting.len() - 1
-    }
-
-    /// Keeps a tuple in memory until a waiting transaction ran.
-    pub(crate) fn pin(&mut self, waiter: WaitingId, table: TableId, tuple: TupleId) {
-        let Some(waiting) = &mut self.waiting[waiter] else { return };
-        waiting.pinned.push((table, tuple));
-        *self.pins.entry((table, tuple)).or_insert(0) += 1;
-        let tuples = self.tables[usize::from(table)].tuples_mut();
-        let flags = tuples.flags(tuple) | flag::PINNED;
-        tuples.set_flags(tuple, flags);
-    }
-
-    fn unpin(&mut self, pinned: &[(TableId, TupleId)]) {
-        for pin in pinned {
-            let Some(count) = self.pins.get_mut(pin) else { continue };
-            *count -= 1;
-            if *count == 0 {
-                self.pins.remove(pin);
-                let tuples = self.tables[usize::from(pin.0)].tuples_mut();
-                if tuples.is_live(pin.1) {
-                    let flags = tuples.flags(pin.1) & !flag::PINNED;
-                    tuples.set_flags(pin.1, flags);
-                }
-            }
-        }
-    }
-
-    /// Gives up all pins, when they leave no room for a block that somebody waits for; false when there are none. Transactions whose tuples
-    /// are evicted again are restarted again, which is bounded.
-    pub(crate) fn unpin_all(&mut self) -> bool {
-        let waiting = self.waiting.iter_mut().flatten();
-        let all: Vec<_> = waiting.flat_map(|waiting| std::mem::take(&mut waiting.pinned)).collect();
-        self.unpin(&all);
-        !all.is_empty()
-    }
-
-    /// Step 6. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
-    ///
-    /// # Errors
-    /// Why there is no room.
-    fn make_room_to_rerun<S: ReplySink>(&mut self, table: usize, restarts: u32, sink: &mut S) -> Result<(), String> {
-        // The slots that it had filled are free again: it needs more than those. Twice as many, so that a large transaction fits soon.
-        let free = self.tables[table].tuples().free_slots();
-        let reason = loop {
-            if restarts >= MAX_RESTARTS {
-                break "the transaction's own tuples do not fit";
-            }
-            match self.make_room(table, 2 * free + 1) {
-                Room::Made => return Ok(()),
-                Room::Nothing if self.tables[table].tuples().free_slots() > free => return Ok(()),
-                Room::Nothing => break "nothing can be evicted",
-                Room::Wait => {
-                    let (waited_us, completed) = self.stall(sink);
-                    self.counters.eviction_stalls += 1;
-                    self.counters.eviction_stall_us += waited_us;
-                    if completed == 0 && self.ring.in_flight() == 0 {
-                        break "nothing can be evicted, nor is anything on its way to disk";
-                    }
-                }
-            }
-        };
-        let budget_bytes = self.meter.budget_bytes();
-        Err(format!("memory budget of {budget_bytes} bytes is used up and {reason}"))
-    }
-
-    /// Waits until the log's group under construction is small enough to take more.
-    fn bound_group<S: ReplySink>(&mut self, sink: &mut S) {
-        while self.log.as_ref().is_some_and(|log| log.group_bytes() > MAX_GROUP_BYTES) {
-            let (waited_us, _) = self.stall(sink);
-            self.counters.log_stalls += 1;
-            self.counters.log_stall_us += waited_us;
-        }
-    }
-
-    /// Waits for the disk, in the middle of everything. Returns for how many microseconds, and how many operations completed.
-    fn stall<S: ReplySink>(&mut self, sink: &mut S) -> (u64, usize) {
-        let started = Instant::now();
-        let flushed = self.flush_log();
-        let mut completions = std::mem::take(&mut self.completions);
-        if let Err(error) = flushed.and_then(|()| self.ring.wait(&mut completions)) {
-            self.fail(format!("disk I/O: {error}"), sink);
-        }
-        let completed = completions.len();
-        for completion in completions.drain(..) {
-            self.complete(completion, sink);
-        }
-        self.completions = completions;
-        (started.elapsed().as_micros() as u64, completed)
     }
 
     fn flush_log(&mut self) -> io::Result<()> {
@@ -621,26 +482,6 @@ impl Partition {
         self.failure.get_or_insert(reason);
     }
 
-    fn run_ready<S: ReplySink>(&mut self, sink: &mut S) {
-        // Only those ready now: one that is re-queued on the way waits for the next round.
-        for _ in 0..self.ready.len() {
-            let Some(id) = self.ready.pop_front() else {
-                break;
-            };
-            let Some(waiting) = self.waiting[id].take() else {
-                continue;
-            };
-            self.free_waiting.push(id);
-            self.unpin(&waiting.pinned);
-            let Waiting { origin, procedure, ref params, restarts, .. } = waiting;
-            self.bound_group(sink);
-            match &waiting.problem {
-                None => self.run(Invocation { origin, procedure, params, restarts }, sink),
-                Some(problem) => self.refuse(origin, problem, sink),
-            }
-        }
-    }
-
     /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`] does not fire.
     pub fn poll_after(&self) -> Option<Duration> {
         if !self.ready.is_empty() {
@@ -659,40 +500,5 @@ impl Partition {
     /// Whether the command log has failed, and with it everything that wants to commit.
     pub(crate) fn has_failed(&self) -> bool {
         self.failure.is_some()
-    }
-
-    /// Gauges now.
-    pub fn gauges(&self) -> Gauges {
-        let sum = |each: fn(&Table) -> usize| self.tables.iter().map(|table| each(table) as u64).sum();
-        let blocks = self.anticache.as_ref().map(|anticache| &anticache.blocks);
-        let staging = self.anticache.as_ref().map_or(0, AntiCache::staging_bytes);
-        Gauges {
-            tuples_resident: self.tables.iter().map(|table| table.tuples().live()).sum(),
-            tuples_evicted: self.tables.iter().map(|table| table.evicted().live()).sum(),
-            blocks_live: blocks.map_or(0, |blocks| blocks.live() as u64),
-            blocks_high_water: blocks.map_or(0, |blocks| blocks.high_water() as u64),
-            block_holes: blocks.map_or(0, |blocks| blocks.iter().map(|block| u64::from(block.holes)).sum()),
-            waiting: (self.waiting.len() - self.free_waiting.len()) as u64,
-            log_groups: self.log.as_ref().map_or(0, |log| log.groups_written),
-            log_bytes: self.log.as_ref().map_or(0, |log| log.bytes_written),
-            memory_tuples_bytes: sum(|table| table.tuples().allocated_bytes()),
-            memory_index_bytes: sum(|table| table.index().allocated_bytes()),
-            memory_evicted_table_bytes: sum(|table| table.evicted().allocated_bytes()),
-            memory_staging_bytes: staging,
-            memory_total_bytes: self.meter.used_bytes(),
-            memory_peak_bytes: self.meter.peak_bytes(),
-            memory_budget_bytes: self.meter.budget_bytes(),
-        }
-    }
-
-    /// Counters and gauges as one JSON object.
-    pub fn stats(&self) -> serde_json::Map<String, serde_json::Value> {
-        let mut all = serde_json::Map::new();
-        for part in [serde_json::to_value(self.counters), serde_json::to_value(self.gauges())] {
-            if let Ok(serde_json::Value::Object(part)) = part {
-                all.extend(part);
-            }
-        }
-        all
     }
 }

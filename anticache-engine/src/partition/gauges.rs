@@ -1,0 +1,45 @@
+//! What a partition tells about itself.
+
+use super::Partition;
+use crate::anticache::AntiCache;
+use crate::stats::Gauges;
+use crate::storage::table::Table;
+use crate::storage::var_heap::VarHeap;
+
+impl Partition {
+    /// Gauges now.
+    pub fn gauges(&self) -> Gauges {
+        let sum = |each: fn(&Table) -> usize| self.tables.iter().map(|table| each(table) as u64).sum();
+        let blocks = self.anticache.as_ref().map(|anticache| &anticache.blocks);
+        let staging = self.anticache.as_ref().map_or(0, AntiCache::staging_bytes);
+        Gauges {
+            tuples_resident: self.tables.iter().map(|table| table.tuples().live()).sum(),
+            tuples_evicted: self.tables.iter().map(|table| table.evicted().live()).sum(),
+            blocks_live: blocks.map_or(0, |blocks| blocks.live() as u64),
+            blocks_high_water: blocks.map_or(0, |blocks| blocks.high_water() as u64),
+            block_holes: blocks.map_or(0, |blocks| blocks.iter().map(|block| u64::from(block.holes)).sum()),
+            waiting: (self.waiting.len() - self.free_waiting.len()) as u64,
+            log_groups: self.log.as_ref().map_or(0, |log| log.groups_written),
+            log_bytes: self.log.as_ref().map_or(0, |log| log.bytes_written),
+            memory_tuples_bytes: sum(|table| table.tuples().allocated_bytes()),
+            memory_index_bytes: sum(Table::index_bytes),
+            memory_values_bytes: sum(|table| table.values().map_or(0, VarHeap::allocated_bytes)),
+            memory_evicted_table_bytes: sum(|table| table.evicted().allocated_bytes()),
+            memory_staging_bytes: staging,
+            memory_total_bytes: self.meter.used_bytes(),
+            memory_peak_bytes: self.meter.peak_bytes(),
+            memory_budget_bytes: self.meter.budget_bytes(),
+        }
+    }
+
+    /// Counters and gauges as one JSON object.
+    pub fn stats(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut all = serde_json::Map::new();
+        for part in [serde_json::to_value(self.counters), serde_json::to_value(self.gauges())] {
+            if let Ok(serde_json::Value::Object(part)) = part {
+                all.extend(part);
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,193 @@
+//! An index of a table: a hash index or an ordered one, and the keys of the tuples that it leads to.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use super::hash_index::{Handle, HashIndex, hash_key};
+use super::ordered_index::{Direction, OrderedIndex};
+use super::var_heap::VarHeap;
+use crate::catalog::key::{IndexDef, IndexKind, KeyBuf, KeyPart, KeySource};
+
+/// The indexed columns of a tuple, as its place keeps them.
+#[derive(Clone, Copy)]
+pub enum Columns<'a> {
+    /// In memory: a row, and the memory of its variable-length data.
+    Resident(&'a [u8], Option<&'a VarHeap>),
+    /// Evicted: the image in the Evicted Table.
+    Evicted(&'a [u8]),
+}
+
+impl Columns<'_> {
+    /// The first `parts` parts of the key in `def`, comparable if `normal`.
+    #[inline]
+    fn gather(self, parts: &[KeyPart], normal: bool) -> KeyBuf {
+        let mut key = KeyBuf::new();
+        for part in parts {
+            match (part.source, self) {
+                (KeySource::Fixed { offset }, Self::Resident(row, _) | Self::Evicted(row)) => {
+                    let bytes = &row[offset..offset + part.bytes];
+                    if normal { key.push_normal(bytes, part.number) } else { key.push(bytes) }
+                }
+                (KeySource::Var { offset, .. }, Self::Resident(row, Some(values))) => {
+                    key.push_var(values.get(reference(row, offset)), part.bytes);
+                }
+                (KeySource::Var { image_offset, .. }, Self::Evicted(image)) => {
+                    key.push(&image[image_offset..image_offset + part.bytes]);
+                }
+                (KeySource::Var { .. }, Self::Resident(_, None)) => {
+                    unreachable!("a table with VARCHAR columns has memory for them")
+                }
+            }
+        }
+        key
+    }
+
+    /// The key that a hash index compares.
+    #[inline]
+    pub fn hash_key(self, def: &IndexDef) -> KeyBuf {
+        self.gather(&def.parts[..def.own_parts], false)
+    }
+
+    /// The key of an ordered index's entry.
+    #[inline]
+    pub fn ordered_key(self, def: &IndexDef) -> KeyBuf {
+        self.gather(&def.parts, true)
+    }
+
+    /// Whether the tuple has this key, in a hash index's form.
+    #[inline]
+    pub fn has_key(self, def: &IndexDef, key: &[u8]) -> bool {
+        match (def.contiguous, self) {
+            (Some(start), Self::Resident(row, _) | Self::Evicted(row)) => &row[start..start + def.key_bytes] == key,
+            _ => self.hash_key(def).as_slice() == key,
+        }
+    }
+
+    /// Hash of its key.
+    #[inline]
+    pub fn hash(self, def: &IndexDef) -> u64 {
+        match (def.contiguous, self) {
+            (Some(start), Self::Resident(row, _) | Self::Evicted(row)) => hash_key(&row[start..start + def.key_bytes]),
+            _ => hash_key(&self.hash_key(def)),
+        }
+    }
+}
+
+/// The reference at `offset` of a row.
+#[inline]
+pub fn reference(row: &[u8], offset: usize) -> u32 {
+    row[offset..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+/// One index.
+#[derive(Debug)]
+pub enum Index {
+    /// For equality.
+    Hash(HashIndex),
+    /// For ranges.
+    Ordered(OrderedIndex),
+}
+
+impl Index {
+    /// An empty index.
+    ///
+    /// # Errors
+    /// When address space cannot be reserved.
+    pub fn new(def: &IndexDef, max_entries: usize) -> io::Result<Self> {
+        Ok(match def.kind {
+            IndexKind::Hash => Self::Hash(HashIndex::new(max_entries)?),
+            IndexKind::Ordered => Self::Ordered(OrderedIndex::new(def.entry_bytes, max_entries)?),
+        })
+    }
+
+    /// Entries.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Hash(index) => index.len(),
+            Self::Ordered(tree) => tree.len(),
+        }
+    }
+
+    /// Whether it has no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes held.
+    #[inline]
+    pub fn allocated_bytes(&self) -> usize {
+        match self {
+            Self::Hash(index) => index.allocated_bytes(),
+            Self::Ordered(tree) => tree.allocated_bytes(),
+        }
+    }
+
+    /// An entry with this key: of a unique index the only one. `columns` tells the columns of what a handle leads to.
+    #[inline]
+    pub fn find<'a>(&self, def: &IndexDef, key: &[u8], columns: impl Fn(Handle) -> Columns<'a>) -> Option<Handle> {
+        match self {
+            Self::Hash(index) => index.find(hash_key(key), |handle| columns(handle).has_key(def, key)),
+            Self::Ordered(tree) => {
+                let normal = def.normalize(key).ok()?;
+                if normal.len() == def.entry_bytes { tree.find(&normal) } else { tree.first(&normal, &normal) }
+            }
+        }
+    }
+
+    /// All entries with this key, in no particular order.
+    pub fn find_all<'a>(
+        &self,
+        def: &IndexDef,
+        key: &[u8],
+        columns: impl Fn(Handle) -> Columns<'a>,
+        mut found: impl FnMut(Handle),
+    ) {
+        match self {
+            Self::Hash(index) => {
+                let _ = index.find(hash_key(key), |handle| {
+                    if columns(handle).has_key(def, key) {
+                        found(handle);
+                    }
+                    false
+                });
+            }
+            Self::Ordered(tree) => {
+                if let Ok(normal) = def.normalize(key) {
+                    tree.scan(&normal, &normal, Direction::Ascending, |handle| {
+                        found(handle);
+                        ControlFlow::Continue(())
+                    });
+                }
+            }
+        }
+    }
+
+    /// Enters a tuple.
+    pub fn insert<'a>(&mut self, def: &IndexDef, handle: Handle, columns: impl Fn(Handle) -> Columns<'a>) {
+        match self {
+            Self::Hash(index) => index.insert(columns(handle).hash(def), handle, |handle| columns(handle).hash(def)),
+            Self::Ordered(tree) => {
+                let inserted = tree.insert(&columns(handle).ordered_key(def), handle);
+                debug_assert!(inserted, "an ordered index's entries differ");
+            }
+        }
+    }
+
+    /// Takes a tuple out.
+    pub fn remove(&mut self, def: &IndexDef, handle: Handle, columns: Columns<'_>) {
+        let removed = match self {
+            Self::Hash(index) => index.remove(columns.hash(def), handle),
+            Self::Ordered(tree) => tree.remove(&columns.ordered_key(def)) == Some(handle),
+        };
+        debug_assert!(removed, "a tuple has an entry in every index");
+    }
+
+    /// Leads to the same tuple's new place.
+    pub fn replace(&mut self, def: &IndexDef, old: Handle, new: Handle, columns: Columns<'_>) {
+        let replaced = match self {
+            Self::Hash(index) => index.replace(columns.hash(def), old, new),
+            Self::Ordered(tree) => tree.replace(&columns.ordered_key(def), old, new),
+        };
+        debug_assert!(replaced, "a tuple has an entry in every index");
+    }
+}

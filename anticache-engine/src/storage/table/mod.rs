@@ -1,0 +1,583 @@
+//! One table at one partition: tuples, their variable-length data, indexes, LRU chain and Evicted Table kept consistent with each other, and their
+//! memory accounted to the partition's meter.
+//!
+//! Invariants, between any two calls:
+//! 1. every tuple is live in exactly one place: its index entries all refer either to a slot with [`flag::LIVE`], or to an Evicted Table entry;
+//! 2. every index has `tuples.live() + evicted.live()` entries;
+//! 3. the chain, where the table keeps one, links exactly the live slots;
+//! 4. every cell of variable-length data is referred to by exactly one live or detached slot, or kept by the undo log.
+
+use std::io;
+
+use super::hash_index::Handle;
+use super::index::{Columns, Index, reference};
+use super::meter::MemoryMeter;
+use super::tuples::{TupleId, TupleMemory, flag};
+use super::var_heap::{VarHeap, VarRef};
+use crate::anticache::chain::LruChain;
+use crate::anticache::evicted_table::{EvictedId, EvictedTable};
+use crate::catalog::key::KeyBuf;
+use crate::catalog::{IndexId, TableDef};
+
+mod check;
+mod residence;
+
+/// Marks a handle as a position in the Evicted Table.
+const EVICTED_BIT: Handle = 1 << 31;
+
+/// A tuple's place as an index look-up finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// In memory.
+    Resident(TupleId),
+    /// In a block.
+    Evicted(EvictedId),
+}
+
+impl Found {
+    #[inline]
+    pub(crate) fn of(handle: Handle) -> Self {
+        if handle & EVICTED_BIT == 0 { Self::Resident(handle) } else { Self::Evicted(handle & !EVICTED_BIT) }
+    }
+}
+
+/// The memory budget does not allow another tuple; something must be evicted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeedMemory;
+
+/// Why a row was not stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    /// Something must be evicted first.
+    NeedMemory,
+    /// A unique index has its key already; the tuple that has it.
+    Duplicate(Found),
+    /// It is not a row of this table.
+    Malformed(String),
+}
+
+impl From<NeedMemory> for Refused {
+    fn from(NeedMemory: NeedMemory) -> Self {
+        Self::NeedMemory
+    }
+}
+
+/// One table's share at one partition.
+#[derive(Debug)]
+pub struct Table {
+    def: TableDef,
+    tuples: TupleMemory,
+    /// Variable-length data, where the table has such columns.
+    values: Option<VarHeap>,
+    indexes: Vec<Index>,
+    evicted: EvictedTable,
+    chain: Option<LruChain>,
+    /// Tuples looked up since the last eviction; what the eviction shares are computed from (paper §3.2).
+    pub accesses_since_eviction: u64,
+    /// Blocks that the table owes to eviction, as a fraction: what rounding to whole blocks has left over.
+    pub eviction_credit: f64,
+    /// Length of a value that found no memory; 0 = none. Room is made for it before anything else is stored.
+    wanted_value_bytes: usize,
+    accounted_bytes: u64,
+}
+
+/// Whom a handle leads to; apart from [`Table`], because indexes are changed while it is asked.
+#[derive(Clone, Copy)]
+struct Places<'a> {
+    tuples: &'a TupleMemory,
+    values: Option<&'a VarHeap>,
+    evicted: &'a EvictedTable,
+}
+
+impl<'a> Places<'a> {
+    #[inline]
+    fn columns(self, handle: Handle) -> Columns<'a> {
+        match Found::of(handle) {
+            Found::Resident(id) => Columns::Resident(self.tuples.row(id), self.values),
+            Found::Evicted(id) => Columns::Evicted(self.evicted.image(id)),
+        }
+    }
+}
+
+/// Borrows the places and the indexes of a table side by side.
+macro_rules! side_by_side {
+    ($table:expr) => {{
+        let places = Places { tuples: &$table.tuples, values: $table.values.as_ref(), evicted: &$table.evicted };
+        (places, &mut $table.indexes, &$table.def.indexes)
+    }};
+}
+use side_by_side;
+
+impl Table {
+    /// An empty table. `keeps_chain` = anti-caching is on and the table is evictable.
+    ///
+    /// # Errors
+    /// When address space cannot be reserved.
+    pub fn new(def: TableDef, keeps_chain: bool, budget_bytes: u64, meter: &mut MemoryMeter) -> io::Result<Self> {
+        let budget = usize::try_from(budget_bytes).unwrap_or(usize::MAX / 4);
+        // Chunks are a hundredth of the budget, so that rounding to chunks costs little; at least 64 KiB, at most 2 MiB (a huge page).
+        let chunk_bytes = (budget / 128).next_power_of_two().clamp(64 << 10, 2 << 20);
+        let tuples = TupleMemory::new(def.row_bytes, chunk_bytes, budget)?;
+        // Ids have 31 bits; an index entry costs at least 5 bytes, so the budget bounds the entries as well.
+        let max_entries = (budget / 5).clamp(1 << 16, EVICTED_BIT as usize - 1);
+        let indexes: io::Result<_> = def.indexes.iter().map(|index| Index::new(index, max_entries)).collect();
+        let mut table = Self {
+            indexes: indexes?,
+            evicted: EvictedTable::new(def.image_bytes, max_entries)?,
+            values: def.has_var().then(|| VarHeap::new(budget)).transpose()?,
+            chain: keeps_chain.then(LruChain::default),
+            tuples,
+            def,
+            accesses_since_eviction: 0,
+            eviction_credit: 0.0,
+            wanted_value_bytes: 0,
+            accounted_bytes: 0,
+        };
+        table.account(meter);
+        Ok(table)
+    }
+
+    /// Definition.
+    #[inline]
+    pub fn def(&self) -> &TableDef {
+        &self.def
+    }
+
+    /// Tuple memory.
+    #[inline]
+    pub fn tuples(&self) -> &TupleMemory {
+        &self.tuples
+    }
+
+    /// Tuple memory, to write flags.
+    #[inline]
+    pub fn tuples_mut(&mut self) -> &mut TupleMemory {
+        &mut self.tuples
+    }
+
+    /// Memory of variable-length data.
+    #[inline]
+    pub fn values(&self) -> Option<&VarHeap> {
+        self.values.as_ref()
+    }
+
+    /// Evicted Table.
+    pub fn evicted(&self) -> &EvictedTable {
+        &self.evicted
+    }
+
+    /// LRU chain, when the table keeps one.
+    pub fn chain(&self) -> Option<&LruChain> {
+        self.chain.as_ref()
+    }
+
+    /// Indexes, in the order of the definition.
+    pub fn indexes(&self) -> &[Index] {
+        &self.indexes
+    }
+
+    /// Bytes of all indexes.
+    pub fn index_bytes(&self) -> usize {
+        self.indexes.iter().map(Index::allocated_bytes).sum()
+    }
+
+    /// Whether a value found no memory: a free slot alone does not help.
+    pub fn wants_value_memory(&self) -> bool {
+        self.wanted_value_bytes > 0
+    }
+
+    #[inline]
+    fn account(&mut self, meter: &mut MemoryMeter) {
+        let values = self.values.as_ref().map_or(0, VarHeap::allocated_bytes);
+        let bytes =
+            (self.tuples.allocated_bytes() + values + self.index_bytes() + self.evicted.allocated_bytes()) as u64;
+        meter.replace(self.accounted_bytes, bytes);
+        self.accounted_bytes = bytes;
+    }
+
+    #[inline]
+    fn places(&self) -> Places<'_> {
+        Places { tuples: &self.tuples, values: self.values.as_ref(), evicted: &self.evicted }
+    }
+
+    /// Finds a tuple by primary key.
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Option<Found> {
+        if self.def.key_bytes == 0 { None } else { self.find_in(0, key) }
+    }
+
+    /// Finds a tuple by the key of an index.
+    #[inline]
+    pub fn find_in(&self, index: IndexId, key: &[u8]) -> Option<Found> {
+        let places = self.places();
+        self.indexes[index].find(&self.def.indexes[index], key, |handle| places.columns(handle)).map(Found::of)
+    }
+
+    /// Adds every tuple with the key of an index to `found`, in the order of their primary keys.
+    pub fn find_all_in(&self, index: IndexId, key: &[u8], found: &mut Vec<Found>) {
+        let start = found.len();
+        let places = self.places();
+        let def = &self.def.indexes[index];
+        self.indexes[index].find_all(
+            def,
+            key,
+            |handle| places.columns(handle),
+            |handle| {
+                found.push(Found::of(handle));
+            },
+        );
+        if found.len() - start > 1 {
+            let primary = &self.def.indexes[0];
+            found[start..].sort_by_cached_key(|&found| self.columns(found).ordered_key(primary).to_vec());
+        }
+    }
+
+    /// The indexed columns of a tuple.
+    #[inline]
+    pub fn columns(&self, found: Found) -> Columns<'_> {
+        match found {
+            Found::Resident(id) => Columns::Resident(self.tuples.row(id), self.values.as_ref()),
+            Found::Evicted(id) => Columns::Evicted(self.evicted.image(id)),
+        }
+    }
+
+    /// First stage of prefetching for a coming [`Table::find`].
+    #[inline]
+    pub fn prefetch_bucket(&self, hash: u64) {
+        if let Some(Index::Hash(index)) = self.indexes.first() {
+            index.prefetch(hash);
+        }
+    }
+
+    /// Second stage: the tuple that the bucket most probably leads to. Returns it when it is resident.
+    #[inline]
+    pub fn prefetch_tuple(&self, hash: u64, lines: usize) -> Option<TupleId> {
+        let Some(Index::Hash(index)) = self.indexes.first() else {
+            return None;
+        };
+        match Found::of(index.guess(hash)?) {
+            Found::Resident(id) => {
+                self.tuples.prefetch(id, lines);
+                self.tuples.prefetch_links(id);
+                Some(id)
+            }
+            Found::Evicted(_) => None,
+        }
+    }
+
+    /// Third stage, for transactions that will update the chain: the links of the neighbours. `id` is a guess of this moment.
+    #[inline]
+    pub fn prefetch_neighbours(&self, id: TupleId) {
+        self.tuples.prefetch_links(self.tuples.next(id));
+        self.tuples.prefetch_links(self.tuples.prev(id));
+    }
+
+    /// Makes a tuple the hottest.
+    #[inline]
+    pub fn touch(&mut self, id: TupleId) {
+        if let Some(chain) = &mut self.chain {
+            chain.touch(&mut self.tuples, id);
+        }
+    }
+
+    /// A VARCHAR value of a resident tuple.
+    #[inline]
+    pub fn value(&self, id: TupleId, var: u8) -> &[u8] {
+        let offset = self.def.var_offsets[usize::from(var)];
+        self.values.as_ref().map_or(&[], |values| values.get(reference(self.tuples.row(id), offset)))
+    }
+
+    /// Appends a resident tuple's serialized row to `out`.
+    pub fn serialize(&self, id: TupleId, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(self.tuples.row(id));
+        for (var, &offset) in self.def.var_offsets.iter().enumerate() {
+            out[start + offset..][..4].fill(0);
+            let value = self.value(id, var as u8);
+            out.extend_from_slice(&(value.len() as u16).to_le_bytes());
+            out.extend_from_slice(value);
+        }
+    }
+
+    /// A slot for one more tuple, within the budget: also a free slot is refused while more is used than allowed, because index and Evicted
+    /// Table have grown and something must shrink before there can be more tuples.
+    fn allocate(&mut self, meter: &mut MemoryMeter) -> Result<TupleId, NeedMemory> {
+        if meter.is_over() {
+            return Err(NeedMemory);
+        }
+        if let Some(id) = self.tuples.allocate() {
+            return Ok(id);
+        }
+        if !meter.fits(self.tuples.next_chunk_bytes()) || !self.tuples.add_chunk() {
+            return Err(NeedMemory);
+        }
+        self.account(meter);
+        self.tuples.allocate().ok_or(NeedMemory)
+    }
+
+    /// Makes sure that a value of `bytes` can be stored, within the budget.
+    fn reserve_value(&mut self, bytes: usize, meter: &mut MemoryMeter) -> Result<(), NeedMemory> {
+        let Some(values) = &mut self.values else {
+            return Ok(());
+        };
+        if values.fits(bytes) {
+            return Ok(());
+        }
+        if !meter.fits(values.slab_bytes_for(bytes)) || !values.add_slab_for(bytes) {
+            self.wanted_value_bytes = bytes.max(1);
+            return Err(NeedMemory);
+        }
+        self.account(meter);
+        Ok(())
+    }
+
+    /// Makes sure that `count` tuples can be added, and the value that found no room before; false when the budget does not allow it before
+    /// something is evicted.
+    pub fn reserve(&mut self, count: u64, meter: &mut MemoryMeter) -> bool {
+        if meter.is_over() {
+            return false;
+        }
+        while self.tuples.free_slots() < count {
+            if !meter.fits(self.tuples.next_chunk_bytes()) || !self.tuples.add_chunk() {
+                return false;
+            }
+            self.account(meter);
+        }
+        let wanted = std::mem::take(&mut self.wanted_value_bytes);
+        wanted == 0 || self.reserve_value(wanted, meter).is_ok()
+    }
+
+    /// Stores a value for a tuple.
+    fn store_value(
+        &mut self,
+        id: TupleId,
+        var: u8,
+        value: &[u8],
+        meter: &mut MemoryMeter,
+    ) -> Result<VarRef, NeedMemory> {
+        self.reserve_value(value.len(), meter)?;
+        let values = self.values.as_mut().ok_or(NeedMemory)?;
+        values.allocate(id, var, value).ok_or(NeedMemory)
+    }
+
+    /// A slot filled with a serialized row; in no index and no chain yet.
+    fn place(&mut self, serialized: &[u8], meter: &mut MemoryMeter) -> Result<TupleId, Refused> {
+        if !self.def.has_var() {
+            if serialized.len() != self.def.row_bytes {
+                return Err(self.def.split(serialized).map_or_else(Refused::Malformed, |_| Refused::NeedMemory));
+            }
+            let id = self.allocate(meter)?;
+            self.tuples.row_mut(id).copy_from_slice(serialized);
+            return Ok(id);
+        }
+        let (fixed, vars) = self.def.split(serialized).map_err(Refused::Malformed)?;
+        let id = self.allocate(meter)?;
+        let row = self.tuples.row_mut(id);
+        row.copy_from_slice(fixed);
+        for &offset in &self.def.var_offsets {
+            row[offset..offset + 4].fill(0);
+        }
+        for (var, value) in vars.enumerate() {
+            match self.store_value(id, var as u8, value, meter) {
+                Ok(stored) => {
+                    let offset = self.def.var_offsets[var];
+                    self.tuples.row_mut(id)[offset..offset + 4].copy_from_slice(&stored.to_le_bytes());
+                }
+                Err(NeedMemory) => {
+                    self.free_slot(id);
+                    return Err(Refused::NeedMemory);
+                }
+            }
+        }
+        Ok(id)
+    }
+
+    /// Frees a slot and what it refers to.
+    fn free_slot(&mut self, id: TupleId) {
+        if let Some(values) = &mut self.values {
+            for &offset in &self.def.var_offsets {
+                values.free(reference(self.tuples.row(id), offset));
+            }
+        }
+        self.tuples.free(id);
+    }
+
+    /// The tuple that has the same key as this one in a unique index, if one has.
+    fn duplicate_of(&self, id: TupleId, indexes: impl Iterator<Item = IndexId>) -> Option<Found> {
+        let columns = self.columns(Found::Resident(id));
+        indexes
+            .filter(|&index| self.def.indexes[index].unique)
+            .find_map(|index| self.find_in(index, &columns.hash_key(&self.def.indexes[index])))
+    }
+
+    /// Adds a tuple, at the hot end.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing is changed then.
+    pub fn insert(&mut self, serialized: &[u8], meter: &mut MemoryMeter) -> Result<TupleId, Refused> {
+        if self.def.key_bytes > 0
+            && let Some(found) = serialized.get(..self.def.key_bytes).and_then(|key| self.find(key))
+        {
+            return Err(Refused::Duplicate(found));
+        }
+        let id = self.place(serialized, meter)?;
+        if self.indexes.len() > 1
+            && let Some(found) = self.duplicate_of(id, 1..self.indexes.len())
+        {
+            self.free_slot(id);
+            return Err(Refused::Duplicate(found));
+        }
+        self.index_and_link(id, meter);
+        Ok(id)
+    }
+
+    /// Enters a tuple in memory into the indexes, and into the chain at the hot end.
+    fn index_and_link(&mut self, id: TupleId, meter: &mut MemoryMeter) {
+        let (places, indexes, defs) = side_by_side!(self);
+        for (index, def) in indexes.iter_mut().zip(defs) {
+            index.insert(def, id, |handle| places.columns(handle));
+        }
+        if let Some(chain) = &mut self.chain {
+            chain.push_hot(&mut self.tuples, id);
+        }
+        self.account(meter);
+    }
+
+    /// Whether bytes `[start, end)` of a row belong to an index.
+    #[inline]
+    fn is_indexed(&self, start: usize) -> bool {
+        start < self.def.indexed_bytes
+    }
+
+    /// Overwrites bytes of a row's fixed part.
+    ///
+    /// # Errors
+    /// The tuple that has the new key in a unique index; nothing is changed then.
+    #[inline]
+    pub fn overwrite(
+        &mut self,
+        id: TupleId,
+        offset: usize,
+        bytes: &[u8],
+        meter: &mut MemoryMeter,
+    ) -> Result<(), Found> {
+        if self.is_indexed(offset) {
+            return self.rewrite_indexed(id, offset, bytes, meter);
+        }
+        self.tuples.row_mut(id)[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Overwrites bytes that are part of a key, or a reference to a VARCHAR that is.
+    fn rewrite_indexed(
+        &mut self,
+        id: TupleId,
+        offset: usize,
+        bytes: &[u8],
+        meter: &mut MemoryMeter,
+    ) -> Result<(), Found> {
+        let end = offset + bytes.len();
+        let touches = |def: &crate::catalog::key::IndexDef| {
+            def.parts.iter().any(|part| {
+                let column = &self.def.columns[part.column];
+                column.offset < end && offset < column.offset + column.column_type.bytes()
+            })
+        };
+        let touched: Vec<IndexId> =
+            (0..self.indexes.len()).filter(|&index| touches(&self.def.indexes[index])).collect();
+        let mut before = KeyBuf::new();
+        before.push(&self.tuples.row(id)[offset..end]);
+        self.remove_from(&touched, id);
+        self.tuples.row_mut(id)[offset..end].copy_from_slice(bytes);
+        let duplicate = self.duplicate_of(id, touched.iter().copied());
+        if duplicate.is_some() {
+            self.tuples.row_mut(id)[offset..end].copy_from_slice(&before);
+        }
+        let (places, indexes, defs) = side_by_side!(self);
+        for &index in &touched {
+            indexes[index].insert(&defs[index], id, |handle| places.columns(handle));
+        }
+        self.account(meter);
+        duplicate.map_or(Ok(()), Err)
+    }
+
+    fn remove_from(&mut self, touched: &[IndexId], id: TupleId) {
+        let (places, indexes, defs) = side_by_side!(self);
+        for &index in touched {
+            indexes[index].remove(&defs[index], id, places.columns(id));
+        }
+    }
+
+    /// Gives a tuple another VARCHAR value. Returns the references before and after; the one before is still allocated.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing is changed then.
+    pub fn replace_value(
+        &mut self,
+        id: TupleId,
+        var: u8,
+        value: &[u8],
+        meter: &mut MemoryMeter,
+    ) -> Result<(VarRef, VarRef), Refused> {
+        let offset = self.def.var_offsets[usize::from(var)];
+        let old = reference(self.tuples.row(id), offset);
+        let new = self.store_value(id, var, value, meter)?;
+        if let Err(found) = self.refer(id, var, new, meter) {
+            self.free_value(new);
+            return Err(Refused::Duplicate(found));
+        }
+        Ok((old, new))
+    }
+
+    /// Points a VARCHAR column to a cell.
+    ///
+    /// # Errors
+    /// As [`Table::overwrite`].
+    pub fn refer(&mut self, id: TupleId, var: u8, to: VarRef, meter: &mut MemoryMeter) -> Result<(), Found> {
+        let offset = self.def.var_offsets[usize::from(var)];
+        if self.def.var_image_offsets[usize::from(var)].is_some() {
+            return self.rewrite_indexed(id, offset, &to.to_le_bytes(), meter);
+        }
+        self.tuples.row_mut(id)[offset..offset + 4].copy_from_slice(&to.to_le_bytes());
+        Ok(())
+    }
+
+    /// Frees a cell that no tuple refers to any more.
+    pub fn free_value(&mut self, value: VarRef) {
+        if let Some(values) = &mut self.values {
+            values.free(value);
+        }
+    }
+
+    /// Removes a resident tuple.
+    pub fn remove(&mut self, id: TupleId) {
+        self.detach(id);
+        self.free_detached(id);
+    }
+
+    /// Takes a resident tuple out of indexes and chain; its slot keeps id, row and flags until the transaction ends, because changes that it
+    /// made before refer to them.
+    pub fn detach(&mut self, id: TupleId) {
+        let (places, indexes, defs) = side_by_side!(self);
+        for (index, def) in indexes.iter_mut().zip(defs) {
+            index.remove(def, id, places.columns(id));
+        }
+        if let Some(chain) = &mut self.chain {
+            chain.remove(&mut self.tuples, id);
+        }
+        let flags = self.tuples.flags(id) & !flag::LIVE;
+        self.tuples.set_flags(id, flags);
+    }
+
+    /// Undoes [`Table::detach`].
+    pub fn reattach(&mut self, id: TupleId, meter: &mut MemoryMeter) {
+        let flags = self.tuples.flags(id) | flag::LIVE;
+        self.tuples.set_flags(id, flags);
+        self.index_and_link(id, meter);
+    }
+
+    /// Frees the slot of a detached tuple.
+    pub fn free_detached(&mut self, id: TupleId) {
+        self.free_slot(id);
+    }
+}

@@ -1,0 +1,151 @@
+//! How a tuple changes its place: evicted and brought back, moved so that memory can be given back.
+
+use super::{EVICTED_BIT, Places, Refused, Table, side_by_side};
+use crate::anticache::evicted_table::{EvictedId, Location};
+use crate::catalog::key::KeyBuf;
+use crate::storage::index::{Columns, reference};
+use crate::storage::meter::MemoryMeter;
+use crate::storage::tuples::{TupleId, flag};
+
+impl Table {
+    /// Eviction's first step for one tuple: an Evicted Table entry, whose number goes into the block, and the indexes pointed to it.
+    pub fn evict(&mut self, id: TupleId, location: Location, meter: &mut MemoryMeter) -> EvictedId {
+        let evicted_id = if self.def.has_var() {
+            let image = self.image(id);
+            self.evicted.insert(location, &image)
+        } else {
+            self.evicted.insert(location, &self.tuples.row(id)[..self.def.indexed_bytes])
+        };
+        let (places, indexes, defs) = side_by_side!(self);
+        for (index, def) in indexes.iter_mut().zip(defs) {
+            index.replace(def, id, evicted_id | EVICTED_BIT, places.columns(id));
+        }
+        self.account(meter);
+        evicted_id
+    }
+
+    /// The indexed columns as the Evicted Table keeps them.
+    fn image(&self, id: TupleId) -> Vec<u8> {
+        let mut image = self.tuples.row(id)[..self.def.indexed_bytes].to_vec();
+        for (var, offset) in self.def.var_image_offsets.iter().enumerate() {
+            if offset.is_some() {
+                let mut padded = KeyBuf::new();
+                padded.push_var(self.value(id, var as u8), self.def.var_max_bytes[var] + 2);
+                image.extend_from_slice(&padded);
+            }
+        }
+        image
+    }
+
+    /// Eviction's last step for one tuple, when it was copied into the block: its slot is freed.
+    pub fn forget_evicted(&mut self, id: TupleId) {
+        if let Some(chain) = &mut self.chain {
+            chain.remove(&mut self.tuples, id);
+        }
+        self.free_slot(id);
+    }
+
+    /// Points an evicted tuple's entry to where compaction has put it.
+    pub fn relocate_evicted(&mut self, id: EvictedId, location: Location) {
+        self.evicted.relocate(id, location);
+    }
+
+    /// Un-eviction's step for one tuple: its row back into memory, the indexes pointed to it, its Evicted Table entry removed.
+    ///
+    /// # Errors
+    /// [`Refused::NeedMemory`], or [`Refused::Malformed`] when the bytes are not a row of the evicted tuple; nothing is changed then.
+    pub fn unevict(
+        &mut self,
+        evicted_id: EvictedId,
+        serialized: &[u8],
+        hot: bool,
+        meter: &mut MemoryMeter,
+    ) -> Result<TupleId, Refused> {
+        if serialized.get(..self.def.indexed_bytes) != Some(&self.evicted.image(evicted_id)[..self.def.indexed_bytes]) {
+            return Err(Refused::Malformed(format!("its indexed columns are not those of evicted tuple {evicted_id}")));
+        }
+        let id = self.place(serialized, meter)?;
+        let (places, indexes, defs) = side_by_side!(self);
+        let columns = Columns::Evicted(places.evicted.image(evicted_id));
+        for (index, def) in indexes.iter_mut().zip(defs) {
+            index.replace(def, evicted_id | EVICTED_BIT, id, columns);
+        }
+        self.evicted.remove(evicted_id);
+        if let Some(chain) = &mut self.chain {
+            if hot {
+                chain.push_hot(&mut self.tuples, id);
+            } else {
+                chain.push_cold(&mut self.tuples, id);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Bytes that giving memory back could gain: what is held and carries no tuple and no value.
+    pub fn free_bytes(&self) -> u64 {
+        let values = self.values.as_ref().map_or(0, |values| values.allocated_bytes() - values.used_bytes());
+        self.tuples.free_slots() * self.tuples.tuple_bytes() as u64 + values as u64
+    }
+
+    /// Gives a slab of variable-length data back, after moving its cells; false when none can be spared.
+    pub fn release_slab(&mut self, meter: &mut MemoryMeter) -> bool {
+        let (Some(values), tuples, def) = (&mut self.values, &mut self.tuples, &self.def) else {
+            return false;
+        };
+        let released = values.release_one(|owner, column, new| {
+            let offset = def.var_offsets[usize::from(column)];
+            tuples.row_mut(owner)[offset..offset + 4].copy_from_slice(&new.to_le_bytes());
+        });
+        self.account(meter);
+        released > 0
+    }
+
+    /// Gives the last chunk of tuple memory back, after moving its tuples to free slots of the others. `moved` is told the new ids of
+    /// tuples with writes that are not known to be durable. False when fewer than `kept` free slots would be left, or a tuple is pinned.
+    pub fn release_last_chunk(
+        &mut self,
+        kept: u64,
+        meter: &mut MemoryMeter,
+        mut moved: impl FnMut(TupleId, u8),
+    ) -> bool {
+        let live = self.tuples.live_in_last_chunk();
+        let has_room =
+            self.tuples.allocated_bytes() > 0 && self.tuples.free_before_last_chunk() >= live.len() as u64 + kept;
+        if !has_room || live.iter().any(|&id| self.tuples.flags(id) & flag::PINNED != 0) {
+            return false;
+        }
+        for old in live {
+            let (new, flags) = self.move_tuple(old);
+            if flags & flag::UNSYNCED != 0 {
+                moved(new, flags);
+            }
+        }
+        self.tuples.release_last_chunk();
+        self.account(meter);
+        true
+    }
+
+    /// Moves a tuple to the lowest free slot.
+    fn move_tuple(&mut self, old: TupleId) -> (TupleId, u8) {
+        let new = self.tuples.allocate().expect("free slots before the last chunk, counted by the caller");
+        let (flags, next, prev) = (self.tuples.flags(old), self.tuples.next(old), self.tuples.prev(old));
+        let row = self.tuples.row(old).to_vec();
+        self.tuples.row_mut(new).copy_from_slice(&row);
+        self.tuples.set_flags(new, flags);
+        self.tuples.set_links(new, next, prev);
+        if let Some(chain) = &mut self.chain {
+            chain.relocated(&mut self.tuples, old, new);
+        }
+        let (places, indexes, defs) = side_by_side!(self);
+        for (index, def) in indexes.iter_mut().zip(defs) {
+            index.replace(def, old, new, places.columns(old));
+        }
+        if let Some(values) = &mut self.values {
+            for &offset in &self.def.var_offsets {
+                values.set_owner(reference(&row, offset), new);
+            }
+        }
+        self.tuples.free(old);
+        (new, flags)
+    }
+}

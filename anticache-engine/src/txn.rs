@@ -232,6 +232,22 @@ impl TxnContext<'_> {
         Ok(row::number(&self.row(tuple)?[field.offset..field.offset + field.bytes]))
     }
 
+    /// A number that an index has: known of evicted tuples too, whose indexed columns the Evicted Table keeps. So what is found by one index can lead
+    /// to a key of another in the same pre-pass.
+    ///
+    /// # Errors
+    /// [`Abort::Evicted`] when it is on disk and no index has the column; a user abort when the transaction has deleted it.
+    #[inline]
+    pub fn indexed_integer(&self, tuple: TupleRef, field: Field) -> Result<i64, Abort> {
+        let columns = field.offset..field.offset + field.bytes;
+        match tuple.found {
+            Found::Evicted(id) if columns.end <= self.table(tuple.table).def().indexed_bytes => {
+                Ok(row::number(&self.table(tuple.table).evicted().image(id)[columns]))
+            }
+            _ => self.integer(tuple, field),
+        }
+    }
+
     /// A text: CHAR with its padding, or VARCHAR.
     ///
     /// # Errors

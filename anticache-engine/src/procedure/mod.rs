@@ -45,7 +45,9 @@ impl ProcedureSet {
             let tables: Vec<_> = catalog.tables().iter().map(|table| table.name.as_str()).collect();
             return Err(CatalogError::Table {
                 table: tables.join(", "),
-                problem: "no built-in procedure works on these tables; `usertable` (YCSB) and `warehouse` (TPC-C) are known".to_owned(),
+                problem:
+                    "no built-in procedure works on these tables; `usertable` (YCSB) and `warehouse` (TPC-C) are known"
+                        .to_owned(),
             });
         }
         Ok(Self { procedures: procedures.into() })

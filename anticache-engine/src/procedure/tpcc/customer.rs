@@ -4,7 +4,8 @@ use super::handles::{self, MAX_NAME_BYTES};
 use super::params::CustomerBy;
 use super::{NO_CUSTOMER, on};
 use crate::catalog::key::KeyBuf;
-use crate::txn::{Abort, Direction, TupleRef, TxnContext};
+use crate::storage::ordered_index::Direction;
+use crate::txn::{Abort, TupleRef, TxnContext};
 
 /// The customer. By last name: all who have it, ordered by first name, the one at position ⌈n/2⌉ (clauses 2.5.2.2, 2.6.2.2).
 pub(super) fn find(

@@ -5,7 +5,8 @@ use crate::catalog::key::KeyBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
 use crate::procedure::Procedure;
-use crate::txn::{Abort, Direction, Matches, TupleRef, TxnContext};
+use crate::storage::ordered_index::Direction;
+use crate::txn::{Abort, Matches, TupleRef, TxnContext};
 
 /// Name on the wire.
 pub const NAME: &str = "tpcc_delivery";
@@ -89,9 +90,7 @@ impl Procedure for Delivery {
 
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::Delivery::decode(params)?;
-        on(txn, input.w_id)
-            .lookup(self.warehouse.table, &KeyBuf::new().i16(input.w_id))
-            .ok_or(NO_WAREHOUSE)?;
+        on(txn, input.w_id).lookup(self.warehouse.table, &KeyBuf::new().i16(input.w_id)).ok_or(NO_WAREHOUSE)?;
         let mut all = [None; DISTRICTS as usize];
         for (due, d_id) in all.iter_mut().zip(1..) {
             *due = self.due(txn, input.w_id, d_id)?;

@@ -37,7 +37,10 @@ fn table<'catalog>(
         let long = LONG_TEXTS.iter().find(|(long, _)| column.name.eq_ignore_ascii_case(long));
         let most = long.map_or(MAX_TEXT_BYTES, |&(_, most)| most);
         if bytes > most {
-            return Err(problem(name, format!("column `{}` takes {bytes} bytes; at most {most} are served", column.name)));
+            return Err(problem(
+                name,
+                format!("column `{}` takes {bytes} bytes; at most {most} are served", column.name),
+            ));
         }
     }
     Ok((id, def))
@@ -167,5 +170,26 @@ impl Stock {
             self.s_dist_10,
         ];
         all.get(usize::try_from(d_id).ok()?.checked_sub(1)?).copied()
+    }
+}
+
+/// street_1, street_2, city, state, zip.
+pub(super) type Address = [Field; 5];
+
+impl Warehouse {
+    pub(super) fn address(&self) -> Address {
+        [self.w_street_1, self.w_street_2, self.w_city, self.w_state, self.w_zip]
+    }
+}
+
+impl District {
+    pub(super) fn address(&self) -> Address {
+        [self.d_street_1, self.d_street_2, self.d_city, self.d_state, self.d_zip]
+    }
+}
+
+impl Customer {
+    pub(super) fn address(&self) -> Address {
+        [self.c_street_1, self.c_street_2, self.c_city, self.c_state, self.c_zip]
     }
 }

@@ -165,7 +165,8 @@ mod tests {
         assert!(new_order.warehouses(&call[1..]).is_err());
         call.clear();
         let customer = params::CustomerBy::Id(1);
-        params::Payment { w_id: 3, d_id: 1, c_w_id: 9, c_d_id: 1, customer, amount_cents: 1, date_us: 0 }.encode(&mut call);
+        params::Payment { w_id: 3, d_id: 1, c_w_id: 9, c_d_id: 1, customer, amount_cents: 1, date_us: 0 }
+            .encode(&mut call);
         let payment = payment::Payment::resolve(&catalog).unwrap();
         assert_eq!(payment.warehouses(&call).unwrap().as_slice(), [3, 9]);
     }

@@ -245,7 +245,9 @@ mod tests {
 
     #[test]
     fn original_is_found_anywhere() {
-        assert!(contains_original(b"ORIGINAL") && contains_original(b"xxORIGINALyy") && contains_original(b"xORIGINAL"));
+        assert!(
+            contains_original(b"ORIGINAL") && contains_original(b"xxORIGINALyy") && contains_original(b"xORIGINAL")
+        );
         assert!(!contains_original(b"ORIGINA") && !contains_original(b"") && !contains_original(b"xxORIGINAyyLzz"));
     }
 }

@@ -408,14 +408,21 @@ mod tests {
     }
 
     /// Whatever is cut off or added is noticed; only of a name there may be more or less.
-    fn whole<T: PartialEq + std::fmt::Debug>(bytes: &[u8], named: bool, input: &T, decode: fn(&[u8]) -> Result<T, Abort>) {
+    fn whole<T: PartialEq + std::fmt::Debug>(
+        bytes: &[u8],
+        named: bool,
+        input: &T,
+        decode: fn(&[u8]) -> Result<T, Abort>,
+    ) {
         assert_eq!(&decode(bytes).unwrap(), input);
         if !named {
             assert!(decode(&bytes[..bytes.len() - 1]).is_err());
             assert!(decode(&[bytes, &[0]].concat()).is_err());
         }
         for cut in 0..7.min(bytes.len()) {
-            assert!(matches!(decode(&bytes[..cut]), Err(Abort::User(reason)) if reason.contains(&format!("{cut} bytes"))));
+            assert!(
+                matches!(decode(&bytes[..cut]), Err(Abort::User(reason)) if reason.contains(&format!("{cut} bytes")))
+            );
         }
     }
 
@@ -482,6 +489,8 @@ mod tests {
         bytes[15] = 16;
         assert!(reason(&bytes).contains("an order of 16 lines"));
         let named = [&[1, 0, 1, 0, 0, 0, 0][..], &[b'X'; 17]].concat();
-        assert!(matches!(OrderStatus::decode(&named), Err(Abort::User(reason)) if reason.contains("17 bytes; 1 to 16")));
+        assert!(
+            matches!(OrderStatus::decode(&named), Err(Abort::User(reason)) if reason.contains("17 bytes; 1 to 16"))
+        );
     }
 }

@@ -2,12 +2,12 @@
 
 use std::io::Write;
 
-use super::handles::MAX_DATA_BYTES;
+use super::handles::{Address, MAX_DATA_BYTES};
 use super::reply::Reply;
 use super::{NO_DISTRICT, NO_WAREHOUSE, TpccProcedure, Warehouses, customer, handles, on, params};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::row::RowBuf;
-use crate::catalog::{Catalog, Field, TableId};
+use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
 use crate::procedure::Procedure;
 use crate::txn::{Abort, TupleRef, TxnContext};
@@ -96,36 +96,11 @@ fn noted(data: &mut [u8; MAX_DATA_BYTES], input: &params::Payment, c_id: i64, be
     let mut rest = &mut data[..];
     let (units, cents) = (input.amount_cents / 100, (input.amount_cents % 100).abs());
     // A note always fits: at most six numbers of eleven digits.
-    let _ = write!(
-        rest,
-        "{c_id} {} {} {} {} {units}.{cents:02}|",
-        input.c_d_id, input.c_w_id, input.d_id, input.w_id
-    );
+    let _ = write!(rest, "{c_id} {} {} {} {} {units}.{cents:02}|", input.c_d_id, input.c_w_id, input.d_id, input.w_id);
     let kept = before.len().min(rest.len());
     rest[..kept].copy_from_slice(&before[..kept]);
     let left = rest.len() - kept;
     MAX_DATA_BYTES - left
-}
-
-/// street_1, street_2, city, state, zip.
-type Address = [Field; 5];
-
-impl handles::Warehouse {
-    fn address(&self) -> Address {
-        [self.w_street_1, self.w_street_2, self.w_city, self.w_state, self.w_zip]
-    }
-}
-
-impl handles::District {
-    fn address(&self) -> Address {
-        [self.d_street_1, self.d_street_2, self.d_city, self.d_state, self.d_zip]
-    }
-}
-
-impl handles::Customer {
-    fn address(&self) -> Address {
-        [self.c_street_1, self.c_street_2, self.c_city, self.c_state, self.c_zip]
-    }
 }
 
 fn address(txn: &TxnContext<'_>, tuple: TupleRef, columns: Address, reply: &mut Reply) -> Result<(), Abort> {

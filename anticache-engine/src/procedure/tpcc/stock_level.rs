@@ -5,7 +5,8 @@ use crate::catalog::key::KeyBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
 use crate::procedure::Procedure;
-use crate::txn::{Abort, Direction, TxnContext};
+use crate::storage::ordered_index::Direction;
+use crate::txn::{Abort, TxnContext};
 
 /// Name on the wire.
 pub const NAME: &str = "tpcc_stock_level";

@@ -23,8 +23,7 @@ pub enum TransactionKind {
 
 impl TransactionKind {
     /// All of them, in the specification's order.
-    pub const ALL: [Self; 5] =
-        [Self::NewOrder, Self::Payment, Self::OrderStatus, Self::Delivery, Self::StockLevel];
+    pub const ALL: [Self; 5] = [Self::NewOrder, Self::Payment, Self::OrderStatus, Self::Delivery, Self::StockLevel];
 
     /// Name of its procedure.
     pub const fn procedure(self) -> &'static str {

@@ -3,7 +3,7 @@
 use super::random::Purpose;
 use super::{Constants, Random, Scale, last_name};
 use crate::catalog::row::RowBuf;
-use crate::catalog::{Catalog, Field, TableId};
+use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
 use crate::procedure::tpcc::{DISTRICTS, handles, params};
 
@@ -356,7 +356,7 @@ impl Population {
 }
 
 /// street_1, street_2, city, state, zip.
-fn address(row: &mut Row, columns: [Field; 5], random: &mut Random) {
+fn address(row: &mut Row, columns: handles::Address, random: &mut Random) {
     let [street_1, street_2, city, state, zip] = columns;
     for column in [street_1, street_2, city] {
         row.text(column, &random.a_string(10, 20));

@@ -207,6 +207,8 @@ mod tests {
         let first = |seed, purpose, index| Random::new(seed, purpose, index).uniform(0, i64::MAX);
         let value = first(7, Purpose::Item, 3);
         assert_eq!(value, first(7, Purpose::Item, 3));
-        assert!(![first(8, Purpose::Item, 3), first(7, Purpose::Stock, 3), first(3, Purpose::Item, 7)].contains(&value));
+        assert!(
+            ![first(8, Purpose::Item, 3), first(7, Purpose::Stock, 3), first(3, Purpose::Item, 7)].contains(&value)
+        );
     }
 }

@@ -31,6 +31,8 @@ struct Merged {
     wanted: Vec<TupleId>,
     /// All tuples.
     tuples: u32,
+    /// Whether a wanted one found no memory.
+    short: bool,
     /// Why one of them could not be brought back.
     problem: Option<BlockError>,
 }
@@ -217,6 +219,7 @@ impl Partition {
                 anticache.remove_block(block_id, &mut self.meter);
             }
         }
+        self.hungry |= merged.short;
         if let Some(error) = merged.problem {
             self.counters.block_errors += 1;
             return self.release_waiters(fetch.waiters, Some(&error));
@@ -316,7 +319,7 @@ impl Merged {
                     self.wanted.push(id);
                 }
             }
-            Err(Refused::NeedMemory) => {}
+            Err(Refused::NeedMemory) => self.short |= hot,
             Err(refused) => {
                 let problem = BlockError::Row { offset: tuple.offset, problem: format!("{refused:?}") };
                 self.problem.get_or_insert(problem);

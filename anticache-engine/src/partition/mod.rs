@@ -144,6 +144,8 @@ pub struct Partition {
     /// How many waiting transactions keep a tuple in memory; the tuple's flag says where it matters that some do.
     pins: HashMap<(TableId, TupleId), u32>,
     pub(crate) counters: Counters,
+    /// Whether a table may want memory for a transaction that has not ended.
+    pub(crate) hungry: bool,
     /// The first I/O error of the command log. It latches: nothing is acknowledged any more.
     failure: Option<String>,
 }
@@ -202,6 +204,7 @@ impl Partition {
             ready: VecDeque::new(),
             pins: HashMap::new(),
             counters: Counters::default(),
+            hungry: false,
             failure: None,
         })
     }
@@ -289,6 +292,7 @@ impl Partition {
     /// Answers with a status and a reason.
     fn refuse<S: ReplySink>(&mut self, origin: Origin, reason: &str, sink: &mut S) {
         self.counters.failed += 1;
+        self.forget_wants();
         write_reply(sink.buffer(origin.connection, origin.epoch), origin.token, Status::Failed, reason.as_bytes());
     }
 
@@ -335,9 +339,11 @@ impl Partition {
             Ok(()) => {
                 self.counters.sampled += u64::from(sampled);
                 self.commit(invocation, unsynced_seen, out, start);
+                self.forget_wants();
             }
             Err(Abort::User(reason)) => {
                 self.undo_changes();
+                self.forget_wants();
                 self.counters.aborted += 1;
                 out.truncate(start);
                 write_reply(out, origin.token, Status::Aborted, reason.as_bytes());

@@ -72,13 +72,18 @@ pub struct Database {
 
 impl Database {
     pub fn create(change: impl FnOnce(&mut Config)) -> Self {
+        Self::of(SCHEMA, procedures(), change)
+    }
+
+    /// With another schema and other procedures.
+    pub fn of(schema: &str, procedures: ProcedureSet, change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut config = config(directory.path(), 1 << 20);
         change(&mut config);
         config.check().unwrap();
         std::fs::create_dir_all(&config.data_dir).unwrap();
-        let catalog = Catalog::from_sql(SCHEMA).unwrap();
-        let partition = Partition::create(0, &config, &catalog, procedures(), &config.data_dir).unwrap();
+        let catalog = Catalog::from_sql(schema).unwrap();
+        let partition = Partition::create(0, &config, &catalog, procedures, &config.data_dir).unwrap();
         Self { partition, directory, sink: Bytes::default() }
     }
 

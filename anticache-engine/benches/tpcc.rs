@@ -118,6 +118,9 @@ struct Variant {
     partition: Partition,
     heads: Vec<RequestHead>,
     at: usize,
+    /// Transactions measured, and the seconds that the processor spent on them.
+    done: f64,
+    cpu_s: f64,
 }
 
 impl Variant {
@@ -153,7 +156,7 @@ impl Variant {
         }
         let counters = partition.counters();
         anyhow::ensure!(counters.aborted + counters.failed == 0, "loading failed: {counters:?}");
-        Ok(Self { name, partition, heads: Vec::new(), at: 0 })
+        Ok(Self { name, partition, heads: Vec::new(), at: 0, done: 0.0, cpu_s: 0.0 })
     }
 
     /// Transactions per second, rolled-back New-Orders included: requests are parsed and run in batches, as the server does. What the log owes at
@@ -161,7 +164,7 @@ impl Variant {
     fn measure(&mut self, wire: &[u8], duration: Duration) -> anyhow::Result<f64> {
         let mut sink = Bytes(Vec::with_capacity(1 << 20));
         let before = *self.partition.counters();
-        let started = Instant::now();
+        let (started, cpu_before_s) = (Instant::now(), cpu_s());
         while started.elapsed() < duration {
             for _ in 0..4 {
                 self.heads.clear();
@@ -180,9 +183,17 @@ impl Variant {
         let elapsed = started.elapsed().as_secs_f64();
         let after = self.partition.counters();
         anyhow::ensure!(after.failed == 0, "transactions failed: {after:?}");
-        let done = after.committed + after.aborted - before.committed - before.aborted;
-        Ok(done as f64 / elapsed)
+        let done = (after.committed + after.aborted - before.committed - before.aborted) as f64;
+        self.done += done;
+        self.cpu_s += cpu_s() - cpu_before_s;
+        Ok(done / elapsed)
     }
+}
+
+/// Seconds that the processor has worked for this thread.
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -246,7 +257,8 @@ fn report(arguments: &Arguments, variants: &[Variant], rates: &[Vec<f64>]) -> an
     }
     for variant in variants {
         let gauges = variant.partition.gauges();
-        println!("{:<58} {:>10} MB in the end", variant.name, gauges.memory_total_bytes / 1_000_000);
+        let (per_cpu_s, megabytes) = (variant.done / variant.cpu_s, gauges.memory_total_bytes / 1_000_000);
+        println!("{:<58} {per_cpu_s:>10.0} txn per second of CPU, {megabytes} MB in the end", variant.name);
     }
     let Some(path) = &arguments.json else {
         return Ok(());

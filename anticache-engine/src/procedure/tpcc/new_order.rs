@@ -9,7 +9,7 @@ use crate::catalog::row::RowBuf;
 use crate::catalog::{Catalog, Field, TableId};
 use crate::error::CatalogError;
 use crate::procedure::Procedure;
-use crate::txn::{Abort, TupleRef, TxnContext};
+use crate::txn::{Abort, KeyHash, TupleRef, TxnContext};
 
 /// Name on the wire.
 pub const NAME: &str = "tpcc_new_order";
@@ -20,6 +20,9 @@ const LEAST_STOCK: i64 = 10;
 const ORIGINAL: &[u8; 8] = b"ORIGINAL";
 /// Ten-thousandths of a tax or a discount in the whole.
 const WHOLE: i64 = 10_000;
+/// Cache lines of an item's and a stock's row.
+const ITEM_LINES: usize = 1;
+const STOCK_LINES: usize = 5;
 /// Offset of the total in the reply.
 const TOTAL_OFFSET: usize = 4;
 
@@ -44,6 +47,12 @@ struct Order<'input> {
 
 /// Where a line's item and stock are; both `None` for an item that does not exist.
 type Goods = Option<(TupleRef, TupleRef)>;
+/// Each line's item and stock, on their way into the processor's cache.
+type Expected = [(KeyHash, KeyHash); params::MAX_LINES];
+
+fn stock_key(line: &params::Line) -> KeyBuf {
+    KeyBuf::new().i16(line.supply_w_id).i32(line.i_id)
+}
 
 impl NewOrder {
     pub(super) fn resolve(catalog: &Catalog) -> Result<Self, CatalogError> {
@@ -59,22 +68,42 @@ impl NewOrder {
         })
     }
 
-    /// Looks up every line's item and stock.
+    /// Brings the index entries of every line's item and stock near.
+    fn expect_goods(&self, txn: &mut TxnContext<'_>, input: &params::NewOrder) -> Expected {
+        let mut expected = [(KeyHash::default(), KeyHash::default()); params::MAX_LINES];
+        for (line, expected) in input.lines().iter().zip(&mut expected) {
+            expected.0 = on(txn, input.w_id).prefetch_key(self.item.table, &line.i_id.to_le_bytes());
+            expected.1 = on(txn, line.supply_w_id).prefetch_key(self.stock.table, &stock_key(line));
+        }
+        expected
+    }
+
+    /// Looks up every line's item and stock; first all tuples, then their texts are brought near.
     fn goods(
         &self,
         txn: &mut TxnContext<'_>,
         input: &params::NewOrder,
-        goods: &mut [Goods; params::MAX_LINES],
-    ) -> Result<(), Abort> {
-        for (line, goods) in input.lines().iter().zip(goods) {
-            let Some(item) = on(txn, input.w_id).lookup(self.item.table, &line.i_id.to_le_bytes()) else {
+        expected: &Expected,
+    ) -> Result<[Goods; params::MAX_LINES], Abort> {
+        for (line, &(item, stock)) in input.lines().iter().zip(expected) {
+            on(txn, input.w_id).prefetch_tuple(self.item.table, item, ITEM_LINES);
+            on(txn, line.supply_w_id).prefetch_tuple(self.stock.table, stock, STOCK_LINES);
+        }
+        let mut goods = [None; params::MAX_LINES];
+        for (line, goods) in input.lines().iter().zip(&mut goods) {
+            let home = on(txn, input.w_id);
+            let Some(item) = home.lookup(self.item.table, &line.i_id.to_le_bytes()) else {
                 continue;
             };
-            let key = KeyBuf::new().i16(line.supply_w_id).i32(line.i_id);
-            let stock = on(txn, line.supply_w_id).lookup(self.stock.table, &key);
-            *goods = Some((item, stock.ok_or(refusal("the supplying warehouse has no stock of an item"))?));
+            home.prefetch_text(item, self.item.i_name);
+            home.prefetch_text(item, self.item.i_data);
+            let supplier = on(txn, line.supply_w_id);
+            let stock = supplier.lookup(self.stock.table, &stock_key(line));
+            let stock = stock.ok_or(refusal("the supplying warehouse has no stock of an item"))?;
+            supplier.prefetch_text(stock, self.stock.s_data);
+            *goods = Some((item, stock));
         }
-        Ok(())
+        Ok(goods)
     }
 
     /// Enters the order; the total goes in front of what is known of the warehouse, the district and the customer.
@@ -215,10 +244,10 @@ impl Procedure for NewOrder {
     /// An unused item number is met where the specification meets it: after the lines before it were executed (clause 2.4.2.3).
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::NewOrder::decode(params)?;
-        let mut goods = [None; params::MAX_LINES];
-        self.goods(txn, &input, &mut goods)?;
+        let expected = self.expect_goods(txn, &input);
         let mut reply = Reply::new();
         let (order, factor) = self.head(txn, &input, &mut reply)?;
+        let goods = self.goods(txn, &input, &expected)?;
         let mut amount_cents = 0;
         for (number, goods) in goods.iter().enumerate().take(input.lines().len()) {
             let goods = goods.ok_or(refusal(ITEM_NOT_FOUND))?;

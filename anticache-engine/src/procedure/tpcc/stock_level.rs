@@ -6,13 +6,15 @@ use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
 use crate::procedure::Procedure;
 use crate::storage::ordered_index::Direction;
-use crate::txn::{Abort, TxnContext};
+use crate::txn::{Abort, KeyHash, TxnContext};
 
 /// Name on the wire.
 pub const NAME: &str = "tpcc_stock_level";
 /// Orders that are looked at (clause 2.8.2.2).
 const ORDERS: i32 = 20;
 const MAX_LINES: usize = ORDERS as usize * params::MAX_LINES;
+/// Rows of STOCK whose cache misses overlap.
+const PREFETCH_WINDOW: usize = 32;
 
 /// `tpcc_stock_level`.
 pub struct StockLevel {
@@ -67,6 +69,27 @@ impl StockLevel {
         }
         Ok(&items[..distinct])
     }
+
+    /// How many of the items are low on stock.
+    fn count_low(&self, txn: &mut TxnContext<'_>, input: &params::StockLevel, items: &[i32]) -> Result<u32, Abort> {
+        let (partition, table) = (on(txn, input.w_id), self.stock.table);
+        let stock_key = |i_id: i32| KeyBuf::new().i16(input.w_id).i32(i_id);
+        let mut expected = [KeyHash::default(); PREFETCH_WINDOW];
+        let mut low = 0;
+        for items in items.chunks(PREFETCH_WINDOW) {
+            for (&i_id, expected) in items.iter().zip(&mut expected) {
+                *expected = partition.prefetch_key(table, &stock_key(i_id));
+            }
+            for &expected in &expected[..items.len()] {
+                partition.prefetch_tuple(table, expected, 1);
+            }
+            for &i_id in items {
+                let stock = partition.lookup(table, &stock_key(i_id)).ok_or(refusal("no stock of an ordered item"))?;
+                low += u32::from(partition.integer(stock, self.stock.s_quantity)? < i64::from(input.threshold));
+            }
+        }
+        Ok(low)
+    }
 }
 
 impl Procedure for StockLevel {
@@ -82,14 +105,8 @@ impl Procedure for StockLevel {
         let input = params::StockLevel::decode(params)?;
         let mut items = [0; MAX_LINES];
         let items = self.items(txn, &input, &mut items)?;
-        let partition = on(txn, input.w_id);
-        let mut low = 0u32;
-        for &i_id in items {
-            let key = KeyBuf::new().i16(input.w_id).i32(i_id);
-            let stock = partition.lookup(self.stock.table, &key).ok_or(refusal("no stock of an ordered item"))?;
-            low += u32::from(partition.integer(stock, self.stock.s_quantity)? < i64::from(input.threshold));
-        }
-        partition.reply(&low.to_le_bytes());
+        let low = self.count_low(txn, &input, items)?;
+        txn.reply(&low.to_le_bytes());
         Ok(())
     }
 }

@@ -300,7 +300,7 @@ impl Partition {
             match self.evict() {
                 Evicted::Blocks(_) => {}
                 Evicted::Wait => return Room::Wait,
-                Evicted::Nothing if self.unpin_all() || self.forget_wants() => {}
+                Evicted::Nothing if self.unpin_all() => {}
                 Evicted::Nothing => return Room::Nothing,
             }
         }

@@ -191,7 +191,11 @@ impl Partition {
         let whole = merges_whole(anticache.merge, anticache.hole_threshold, state);
         let count = if whole { u64::from(state.tuples - state.holes) } else { fetch.wanted.len() as u64 };
         let table = usize::from(fetch.table);
-        self.make_room(table, count)
+        match self.make_room(table, count) {
+            // What tables have kept for transactions may be what this block needs.
+            Room::Nothing if self.forget_wants() => self.make_room(table, count),
+            room => room,
+        }
     }
 
     fn no_memory(&self, block_id: u32) -> BlockError {

@@ -36,6 +36,8 @@ impl Partition {
                     }
                 }
                 Some(_) if self.tables[table].tuples().free_slots() > free => return Ok(()),
+                // What other tables have kept for this transaction may be what this one lacks.
+                Some(_) if self.forget_wants_but(table) => {}
                 Some(_) => break "nothing can be evicted",
             }
         };
@@ -51,6 +53,12 @@ impl Partition {
         std::mem::take(&mut self.hungry)
     }
 
+    /// As [`Partition::forget_wants`], of all tables but one.
+    fn forget_wants_but(&mut self, table: usize) -> bool {
+        let others = self.tables.iter_mut().enumerate().filter(|(index, other)| *index != table && other.is_hungry());
+        others.map(|(_, other)| other.forget_wants()).count() > 0
+    }
+
     /// Waits until the log's group under construction is small enough to take more.
     pub(super) fn bound_group<S: ReplySink>(&mut self, sink: &mut S) {
         while self.log.as_ref().is_some_and(|log| log.group_bytes() > MAX_GROUP_BYTES) {
@@ -63,7 +71,7 @@ impl Partition {
     /// Waits for the disk, in the middle of everything. Returns for how many microseconds, and how many operations completed.
     fn stall<S: ReplySink>(&mut self, sink: &mut S) -> (u64, usize) {
         let started = Instant::now();
-        let flushed = self.flush_log();
+        let flushed = self.flush_log(true);
         let mut completions = std::mem::take(&mut self.completions);
         if let Err(error) = flushed.and_then(|()| self.ring.wait(&mut completions)) {
             self.fail(format!("disk I/O: {error}"), sink);

@@ -81,6 +81,8 @@ fn config(arguments: &Arguments, anticaching: AntiCaching, log: Log, data_dir: &
         huge_pages: true,
         log,
         log_segment_bytes: 256 << 20,
+        log_group_interval_us: 0,
+        log_group_bytes: 1 << 20,
         seed: 1,
     }
 }

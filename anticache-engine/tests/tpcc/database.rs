@@ -208,6 +208,8 @@ fn config(variant: Variant, directory: &Path) -> Config {
         huge_pages: false,
         log: variant.log,
         log_segment_bytes: 1 << 20,
+        log_group_interval_us: 0,
+        log_group_bytes: 1 << 20,
         seed: 7,
     }
 }

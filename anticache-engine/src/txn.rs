@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 
 use crate::anticache::evicted_table::EvictedId;
 use crate::catalog::{Field, IndexId, TableId, row};
+use crate::storage::hash_index::hash_key;
 use crate::storage::index::Index;
 use crate::storage::meter::MemoryMeter;
 use crate::storage::ordered_index::Direction;
@@ -41,6 +42,10 @@ pub struct TupleRef {
     table: TableId,
     found: Found,
 }
+
+/// A primary key on its way from one stage of prefetching to the next.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KeyHash(u64);
 
 /// The tuples that a scan found, in its order; read with [`TxnContext::matched`] until the transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +123,29 @@ impl TxnContext<'_> {
     pub fn lookup_index(&mut self, table: TableId, index: IndexId, key: &[u8]) -> Option<TupleRef> {
         let found = self.table(table).find_in(index, key);
         self.see(table, found)
+    }
+
+    /// Brings the place near where the index of a primary key says who has it. A transaction that will look up many keys names them all first: their
+    /// cache misses then overlap. The answer is for [`TxnContext::prefetch_tuple`].
+    #[inline]
+    pub fn prefetch_key(&self, table: TableId, key: &[u8]) -> KeyHash {
+        let hash = hash_key(key);
+        self.table(table).prefetch_bucket(hash);
+        KeyHash(hash)
+    }
+
+    /// Brings the tuple of a key near: so many cache lines from its beginning. Not a look-up: it may be another tuple, and is not recorded as seen.
+    #[inline]
+    pub fn prefetch_tuple(&self, table: TableId, key: KeyHash, lines: usize) {
+        self.table(table).prefetch_tuple(key.0, lines);
+    }
+
+    /// Brings a VARCHAR near, unless the tuple is evicted.
+    #[inline]
+    pub fn prefetch_text(&self, tuple: TupleRef, field: Field) {
+        if let (Found::Resident(id), Some(var)) = (tuple.found, field.var) {
+            self.table(tuple.table).prefetch_value(id, var);
+        }
     }
 
     /// Records that the transaction has seen a tuple, or that there is none.
@@ -230,6 +258,22 @@ impl TxnContext<'_> {
     #[inline]
     pub fn integer(&self, tuple: TupleRef, field: Field) -> Result<i64, Abort> {
         Ok(row::number(&self.row(tuple)?[field.offset..field.offset + field.bytes]))
+    }
+
+    /// A number that an index has: known of evicted tuples too, whose indexed columns the Evicted Table keeps. So what is found by one index can lead
+    /// to a key of another in the same pre-pass.
+    ///
+    /// # Errors
+    /// [`Abort::Evicted`] when it is on disk and no index has the column; a user abort when the transaction has deleted it.
+    #[inline]
+    pub fn indexed_integer(&self, tuple: TupleRef, field: Field) -> Result<i64, Abort> {
+        let columns = field.offset..field.offset + field.bytes;
+        match tuple.found {
+            Found::Evicted(id) if columns.end <= self.table(tuple.table).def().indexed_bytes => {
+                Ok(row::number(&self.table(tuple.table).evicted().image(id)[columns]))
+            }
+            _ => self.integer(tuple, field),
+        }
     }
 
     /// A text: CHAR with its padding, or VARCHAR.

@@ -6,6 +6,7 @@ use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
 use crate::txn::{Abort, TxnContext};
 
+pub mod tpcc;
 pub mod ycsb;
 
 /// Control code with parameters, run by a partition from beginning to end.
@@ -39,11 +40,14 @@ impl ProcedureSet {
     pub fn for_catalog(catalog: &Catalog) -> Result<Self, CatalogError> {
         let mut procedures: Vec<Box<dyn Procedure>> = Vec::new();
         procedures.extend(ycsb::procedures(catalog)?);
+        procedures.extend(tpcc::procedures(catalog)?);
         if procedures.is_empty() {
             let tables: Vec<_> = catalog.tables().iter().map(|table| table.name.as_str()).collect();
             return Err(CatalogError::Table {
                 table: tables.join(", "),
-                problem: "no built-in procedure works on these tables; `usertable` (YCSB) is known".to_owned(),
+                problem:
+                    "no built-in procedure works on these tables; `usertable` (YCSB) and `warehouse` (TPC-C) are known"
+                        .to_owned(),
             });
         }
         Ok(Self { procedures: procedures.into() })

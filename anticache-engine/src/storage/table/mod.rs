@@ -323,10 +323,20 @@ impl Table {
         match Found::of(index.guess(hash)?) {
             Found::Resident(id) => {
                 self.tuples.prefetch(id, lines);
-                self.tuples.prefetch_links(id);
+                if self.chain.is_some() {
+                    self.tuples.prefetch_links(id);
+                }
                 Some(id)
             }
             Found::Evicted(_) => None,
+        }
+    }
+
+    /// Brings the beginning of a resident tuple's VARCHAR value near.
+    #[inline]
+    pub fn prefetch_value(&self, id: TupleId, var: u8) {
+        if let Some(values) = &self.values {
+            values.prefetch(reference(self.tuples.row(id), self.def.var_offsets[usize::from(var)]));
         }
     }
 

@@ -1,0 +1,274 @@
+//! TPC-C in process: one partition, the full mix, with and without anti-caching and a synced command log.
+//!
+//! `cargo bench -p anticache-engine --bench tpcc -- [--warehouses W] [--seconds S] [--rounds R] [--json FILE]`
+//!
+//! The variants take turns in one run (round by round), so that the machine's drift meets all of them; the median over rounds is shown, and
+//! ratios are medians of the ratios within a round. Inputs are drawn beforehand and gone through again and again. The database grows: by about one
+//! order of ten lines for every two transactions. Prints a table; `--json` writes the list described in the project's README under "Benchmarks".
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anticache_engine::catalog::Catalog;
+use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
+use anticache_engine::partition::{Partition, ReplySink};
+use anticache_engine::procedure::ProcedureSet;
+use anticache_engine::procedure::tpcc::generate::{Mix, Population, Scale, Terminal, TpccTable, TransactionKind};
+use clap::Parser;
+
+/// Inputs drawn; a run cycles through them.
+const DRAWN: usize = 1 << 18;
+const BATCH: usize = 64;
+const SEED: u64 = 1;
+/// What a warehouse takes when loaded, and what a second of transactions adds at most, in bytes.
+const WAREHOUSE_BYTES: u64 = 160 << 20;
+const GROWTH_BYTES: f64 = 400e6;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Warehouses.
+    #[arg(long, default_value_t = 1)]
+    warehouses: i16,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Times that every variant has its turn.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Draw inputs of one transaction only: new_order, payment, order_status, delivery or stock_level.
+    #[arg(long)]
+    only: Option<String>,
+    /// Measure only the variants whose names contain this.
+    #[arg(long, default_value = "")]
+    variant: String,
+    /// Where to write the results as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Passed by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+struct Bytes(Vec<u8>);
+
+impl ReplySink for Bytes {
+    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
+        &mut self.0
+    }
+}
+
+fn schema() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas/tpcc.sql")
+}
+
+fn config(arguments: &Arguments, anticaching: AntiCaching, log: Log, data_dir: &Path) -> Config {
+    let growth_bytes = GROWTH_BYTES * arguments.seconds * (arguments.rounds + 1) as f64;
+    Config {
+        schema: schema(),
+        data_dir: data_dir.to_owned(),
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        secret_file: None,
+        partitions: 1,
+        cpus: Vec::new(),
+        memory_budget_bytes: arguments.warehouses as u64 * WAREHOUSE_BYTES + growth_bytes as u64,
+        anticaching,
+        lru_sample_rate: 0.01,
+        eviction_block_bytes: 1 << 20,
+        merge: Merge::Tuple,
+        hole_threshold: 0.5,
+        huge_pages: true,
+        log,
+        log_segment_bytes: 256 << 20,
+        log_group_interval_us: 0,
+        log_group_bytes: 1 << 20,
+        seed: 1,
+    }
+}
+
+/// Requests of ten terminals for each warehouse, taking turns.
+fn draw(scale: Scale, only: Option<&str>, procedures: &ProcedureSet) -> anyhow::Result<Vec<u8>> {
+    let count = u64::from(scale.warehouses.unsigned_abs()) * 10;
+    let mut terminals: Vec<_> = (0..count).map(|index| Terminal::new(scale, Mix::HomeOnly, SEED, index)).collect();
+    let only = match only {
+        None => None,
+        Some(name) => {
+            let is_it = |kind: &TransactionKind| kind.procedure().strip_prefix("tpcc_") == Some(name);
+            let kind = TransactionKind::ALL.into_iter().find(is_it);
+            Some(kind.ok_or_else(|| anyhow::anyhow!("--only {name}: there is no such transaction"))?)
+        }
+    };
+    let (mut wire, mut params) = (Vec::new(), Vec::new());
+    for at in 0..DRAWN {
+        let terminal = &mut terminals[at % count as usize];
+        let now_us = 1_400_000_000_000_000 + at as i64;
+        let input = match only {
+            None => terminal.next(now_us),
+            Some(kind) => terminal.draw(kind, now_us),
+        };
+        params.clear();
+        input.encode(&mut params);
+        let procedure = procedures.number(input.kind().procedure());
+        write_request(&mut wire, at as u64, procedure.unwrap_or_default(), &params);
+    }
+    Ok(wire)
+}
+
+struct Variant {
+    name: &'static str,
+    partition: Partition,
+    heads: Vec<RequestHead>,
+    at: usize,
+    /// Transactions measured, and the seconds that the processor spent on them.
+    done: f64,
+    cpu_s: f64,
+}
+
+impl Variant {
+    fn load(
+        arguments: &Arguments,
+        name: &'static str,
+        anticaching: AntiCaching,
+        log: Log,
+        directory: &Path,
+    ) -> anyhow::Result<Self> {
+        let catalog = Catalog::from_file(&schema())?;
+        let procedures = ProcedureSet::for_catalog(&catalog)?;
+        let load = procedures.number("tpcc_load").unwrap_or_default();
+        let data = directory.join(name.replace([' ', ','], "-"));
+        std::fs::create_dir_all(&data)?;
+        let config = config(arguments, anticaching, log, &data);
+        let mut partition = Partition::create(0, &config, &catalog, procedures, &data)?;
+        let population = Population::new(&catalog, Scale::new(arguments.warehouses), SEED)?;
+        let mut sink = Bytes(Vec::new());
+        for table in TpccTable::ALL {
+            let warehouses = if table == TpccTable::Item { 1..=1 } else { 1..=arguments.warehouses };
+            for w_id in warehouses {
+                for params in population.load_calls(table, w_id, 200) {
+                    let head = RequestHead { token: 0, procedure: load, start: 0, end: params.len() };
+                    partition.execute_batch(0, 0, &params, &[head], &mut sink);
+                    partition.poll(&mut sink);
+                    sink.0.clear();
+                }
+            }
+        }
+        while !partition.is_idle() {
+            partition.poll(&mut sink);
+        }
+        let counters = partition.counters();
+        anyhow::ensure!(counters.aborted + counters.failed == 0, "loading failed: {counters:?}");
+        Ok(Self { name, partition, heads: Vec::new(), at: 0, done: 0.0, cpu_s: 0.0 })
+    }
+
+    /// Transactions per second, rolled-back New-Orders included: requests are parsed and run in batches, as the server does. What the log owes at
+    /// the end is waited for.
+    fn measure(&mut self, wire: &[u8], duration: Duration) -> anyhow::Result<f64> {
+        let mut sink = Bytes(Vec::with_capacity(1 << 20));
+        let before = *self.partition.counters();
+        let (started, cpu_before_s) = (Instant::now(), cpu_s());
+        while started.elapsed() < duration {
+            for _ in 0..4 {
+                self.heads.clear();
+                let input = &wire[self.at..];
+                let used = parse_requests(input, BATCH, &mut self.heads)?;
+                self.partition.execute_batch(0, 0, input, &self.heads, &mut sink);
+                self.at = if self.heads.len() < BATCH { 0 } else { self.at + used };
+                self.partition.poll(&mut sink);
+                std::hint::black_box(&sink.0);
+                sink.0.clear();
+            }
+        }
+        while !self.partition.is_idle() {
+            self.partition.poll(&mut sink);
+        }
+        let elapsed = started.elapsed().as_secs_f64();
+        let after = self.partition.counters();
+        anyhow::ensure!(after.failed == 0, "transactions failed: {after:?}");
+        let done = (after.committed + after.aborted - before.committed - before.aborted) as f64;
+        self.done += done;
+        self.cpu_s += cpu_s() - cpu_before_s;
+        Ok(done / elapsed)
+    }
+}
+
+/// Seconds that the processor has worked for this thread.
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn variants(arguments: &Arguments, directory: &Path) -> anyhow::Result<Vec<Variant>> {
+    let all = [
+        ("anticache-off, log off", AntiCaching::Off, Log::Off),
+        ("anticache-alru, log off", AntiCaching::Alru, Log::Off),
+        ("anticache-off, log synced", AntiCaching::Off, Log::Sync),
+        ("anticache-alru, log synced", AntiCaching::Alru, Log::Sync),
+    ];
+    let chosen = all.into_iter().filter(|(name, ..)| name.contains(&arguments.variant));
+    chosen.map(|(name, anticaching, log)| Variant::load(arguments, name, anticaching, log, directory)).collect()
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    if cfg!(debug_assertions) {
+        eprintln!("warning: debug assertions are on; these figures mean nothing");
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(std::thread::available_parallelism()?.get() - 1);
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        eprintln!("warning: not bound to one CPU ({error}): expect noise");
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let procedures = ProcedureSet::for_catalog(&Catalog::from_file(&schema())?)?;
+    let wire = draw(Scale::new(arguments.warehouses), arguments.only.as_deref(), &procedures)?;
+    let mut variants = variants(&arguments, directory.path())?;
+    anyhow::ensure!(!variants.is_empty(), "--variant {}: no variant's name contains it", arguments.variant);
+    let mut rates = vec![Vec::new(); variants.len()];
+    for round in 0..=arguments.rounds {
+        for (variant, rates) in variants.iter_mut().zip(&mut rates) {
+            let rate = variant.measure(&wire, Duration::from_secs_f64(arguments.seconds))?;
+            if round > 0 || arguments.rounds == 0 {
+                rates.push(rate);
+            }
+        }
+    }
+    report(&arguments, &variants, &rates)
+}
+
+fn report(arguments: &Arguments, variants: &[Variant], rates: &[Vec<f64>]) -> anyhow::Result<()> {
+    let mix = arguments.only.as_deref().unwrap_or("full mix");
+    let settings = format!(
+        "1 partition, 1 core, in process, {} warehouses, home warehouse only, in memory, batches of {BATCH}",
+        arguments.warehouses
+    );
+    let (peer, mut rows) = (variants[0].name, Vec::new());
+    for (variant, of) in variants.iter().zip(rates) {
+        let ratios: Vec<f64> = of.iter().zip(&rates[0]).map(|(rate, first)| rate / first).collect();
+        let (value, ratio) = (median(of), median(&ratios));
+        let name = format!("TPC-C in process, {mix}: {}", variant.name);
+        println!("{name:<58} {value:>10.0} txn/s {ratio:6.3} of {peer}");
+        rows.push(serde_json::json!({"name": name, "value": value, "unit": "txn/s", "better": "higher", "peer": peer,
+            "ratio": ratio, "settings": settings}));
+    }
+    for variant in variants {
+        let gauges = variant.partition.gauges();
+        let (per_cpu_s, megabytes) = (variant.done / variant.cpu_s, gauges.memory_total_bytes / 1_000_000);
+        println!("{:<58} {per_cpu_s:>10.0} txn per second of CPU, {megabytes} MB in the end", variant.name);
+    }
+    let Some(path) = &arguments.json else {
+        return Ok(());
+    };
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::write(path, serde_json::to_string_pretty(&rows)?)?;
+    println!("written to {}", path.display());
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Stock-Level (clause 2.8): how many of the items in a district's last twenty orders are low on stock.
+
+use super::{NO_DISTRICT, TpccProcedure, Warehouses, handles, on, params, refusal};
+use crate::catalog::key::KeyBuf;
+use crate::catalog::{Catalog, TableId};
+use crate::error::CatalogError;
+use crate::procedure::Procedure;
+use crate::storage::ordered_index::Direction;
+use crate::txn::{Abort, KeyHash, TxnContext};
+
+/// Name on the wire.
+pub const NAME: &str = "tpcc_stock_level";
+/// Orders that are looked at (clause 2.8.2.2).
+const ORDERS: i32 = 20;
+const MAX_LINES: usize = ORDERS as usize * params::MAX_LINES;
+/// Rows of STOCK whose cache misses overlap.
+const PREFETCH_WINDOW: usize = 32;
+
+/// `tpcc_stock_level`.
+pub struct StockLevel {
+    district: handles::District,
+    order_line: handles::OrderLine,
+    stock: handles::Stock,
+}
+
+impl StockLevel {
+    pub(super) fn resolve(catalog: &Catalog) -> Result<Self, CatalogError> {
+        Ok(Self {
+            district: handles::District::resolve(catalog)?,
+            order_line: handles::OrderLine::resolve(catalog)?,
+            stock: handles::Stock::resolve(catalog)?,
+        })
+    }
+
+    /// The items of the district's last orders, ascending, each once. All lines are looked up before the first is read.
+    fn items<'items>(
+        &self,
+        txn: &mut TxnContext<'_>,
+        input: &params::StockLevel,
+        items: &'items mut [i32; MAX_LINES],
+    ) -> Result<&'items [i32], Abort> {
+        let district_key = KeyBuf::new().i16(input.w_id).i8(input.d_id);
+        let partition = on(txn, input.w_id);
+        let district = partition.lookup(self.district.table, &district_key).ok_or(NO_DISTRICT)?;
+        let next = partition.integer(district, self.district.d_next_o_id)? as i32;
+        let (first, last) = (district_key.i32(next.saturating_sub(ORDERS)), district_key.i32(next.saturating_sub(1)));
+        let lines = partition.scan(
+            self.order_line.table,
+            self.order_line.by_id,
+            &first,
+            &last,
+            Direction::Ascending,
+            MAX_LINES + 1,
+        )?;
+        let Some(items) = items.get_mut(..lines.len()) else {
+            return Err(refusal("the district's last orders have more lines than TPC-C allows"));
+        };
+        for (at, item) in items.iter_mut().enumerate() {
+            let line = partition.matched(lines, at);
+            *item = partition.integer(line, self.order_line.ol_i_id)? as i32;
+        }
+        items.sort_unstable();
+        let mut distinct = 0;
+        for at in 0..items.len() {
+            if at == 0 || items[at] != items[at - 1] {
+                items[distinct] = items[at];
+                distinct += 1;
+            }
+        }
+        Ok(&items[..distinct])
+    }
+
+    /// How many of the items are low on stock.
+    fn count_low(&self, txn: &mut TxnContext<'_>, input: &params::StockLevel, items: &[i32]) -> Result<u32, Abort> {
+        let (partition, table) = (on(txn, input.w_id), self.stock.table);
+        let stock_key = |i_id: i32| KeyBuf::new().i16(input.w_id).i32(i_id);
+        let mut expected = [KeyHash::default(); PREFETCH_WINDOW];
+        let mut low = 0;
+        for items in items.chunks(PREFETCH_WINDOW) {
+            for (&i_id, expected) in items.iter().zip(&mut expected) {
+                *expected = partition.prefetch_key(table, &stock_key(i_id));
+            }
+            for &expected in &expected[..items.len()] {
+                partition.prefetch_tuple(table, expected, 1);
+            }
+            for &i_id in items {
+                let stock = partition.lookup(table, &stock_key(i_id)).ok_or(refusal("no stock of an ordered item"))?;
+                low += u32::from(partition.integer(stock, self.stock.s_quantity)? < i64::from(input.threshold));
+            }
+        }
+        Ok(low)
+    }
+}
+
+impl Procedure for StockLevel {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
+        Some((self.district.table, params.get(..3)?))
+    }
+
+    fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
+        let input = params::StockLevel::decode(params)?;
+        let mut items = [0; MAX_LINES];
+        let items = self.items(txn, &input, &mut items)?;
+        let low = self.count_low(txn, &input, items)?;
+        txn.reply(&low.to_le_bytes());
+        Ok(())
+    }
+}
+
+impl TpccProcedure for StockLevel {
+    fn warehouses(&self, params: &[u8]) -> Result<Warehouses, Abort> {
+        Ok(Warehouses::of(params::StockLevel::decode(params)?.w_id, std::iter::empty()))
+    }
+}

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::client::Client;
-use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::config::{AntiCaching, Compaction, Config, Log, Merge};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
 use anticache_engine::net::server::Server;
 use anticache_engine::partition::{Partition, ReplySink};
@@ -72,7 +72,11 @@ fn config(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Path) -> 
         anticaching,
         lru_sample_rate: 0.01,
         eviction_block_bytes: 1 << 20,
+        eviction_check_interval_us: 0,
+        eviction_threshold: 1.0,
+        eviction_blocks: 0,
         merge: Merge::Tuple,
+        compaction: Compaction::Lazy,
         hole_threshold: 0.5,
         huge_pages: true,
         log,

@@ -21,7 +21,7 @@ use crate::error::StartError;
 use crate::io::ring::{Completion, IoRing};
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
 use crate::procedure::ProcedureSet;
-use crate::stats::Counters;
+use crate::stats::{Counters, Pauses};
 use crate::storage::hash_index::hash_key;
 use crate::storage::meter::MemoryMeter;
 use crate::storage::table::Table;
@@ -71,6 +71,10 @@ pub(crate) enum IoTag {
     Fetch(u32),
     /// An eviction's write, by its number.
     Evict(u32),
+    /// A block that compaction reads.
+    CompactRead,
+    /// A block that compaction writes.
+    CompactWrite,
 }
 
 impl IoTag {
@@ -79,6 +83,8 @@ impl IoTag {
             Self::Log => 0,
             Self::Fetch(block_id) => 1 << 32 | u64::from(block_id),
             Self::Evict(number) => 2 << 32 | u64::from(number),
+            Self::CompactRead => 3 << 32,
+            Self::CompactWrite => 4 << 32,
         }
     }
 
@@ -86,7 +92,9 @@ impl IoTag {
         match tag >> 32 {
             0 => Self::Log,
             1 => Self::Fetch(tag as u32),
-            _ => Self::Evict(tag as u32),
+            2 => Self::Evict(tag as u32),
+            3 => Self::CompactRead,
+            _ => Self::CompactWrite,
         }
     }
 }
@@ -144,6 +152,7 @@ pub struct Partition {
     /// How many waiting transactions keep a tuple in memory; the tuple's flag says where it matters that some do.
     pins: HashMap<(TableId, TupleId), u32>,
     pub(crate) counters: Counters,
+    pub(crate) pauses: Pauses,
     /// The first I/O error of the command log. It latches: nothing is acknowledged any more.
     failure: Option<String>,
 }
@@ -202,6 +211,7 @@ impl Partition {
             ready: VecDeque::new(),
             pins: HashMap::new(),
             counters: Counters::default(),
+            pauses: Pauses::default(),
             failure: None,
         })
     }
@@ -214,6 +224,11 @@ impl Partition {
     /// Counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// How long transactions could not run.
+    pub fn pauses(&self) -> &Pauses {
+        &self.pauses
     }
 
     /// Tables, for tests and tools.
@@ -236,6 +251,7 @@ impl Partition {
         self.waiting.len() == self.free_waiting.len()
             && self.log.as_ref().is_none_or(CommandLog::is_idle)
             && self.ring.in_flight() == 0
+            && !self.anticache.as_ref().is_some_and(AntiCache::is_busy)
     }
 
     /// Runs the requests found in `input`.
@@ -426,11 +442,15 @@ impl Partition {
             self.complete(completion, sink);
         }
         self.completions = completions;
+        if let Some(anticache) = &mut self.anticache {
+            anticache.begin_turn();
+        }
         self.retry_writes();
         self.retry_merges();
         self.run_ready(sink);
         self.keep_budget();
         self.start_fetches();
+        self.compact();
         if let Err(error) = self.flush_log().and_then(|()| self.ring.submit()) {
             self.fail(error.to_string(), sink);
         }
@@ -441,6 +461,8 @@ impl Partition {
             IoTag::Log => self.group_written(completion, sink),
             IoTag::Fetch(block_id) => self.block_read(block_id, completion),
             IoTag::Evict(number) => self.blocks_written(number, completion),
+            IoTag::CompactRead => self.source_read(completion),
+            IoTag::CompactWrite => self.compacted_block_written(completion),
         }
     }
 
@@ -480,6 +502,13 @@ impl Partition {
             }
         }
         self.failure.get_or_insert(reason);
+    }
+
+    /// Asks for another [`Partition::poll`] as soon as transactions had their turn.
+    pub(crate) fn poll_again(&mut self) {
+        if let Some(anticache) = &mut self.anticache {
+            anticache.ask_again();
+        }
     }
 
     /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`] does not fire.

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::{MAX_GROUP_BYTES, MAX_RESTARTS, Partition, ReplySink};
-use crate::anticache::eviction::Room;
+use crate::anticache::Room;
+use crate::stats::PauseKind;
 
 impl Partition {
     /// Step 6. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
@@ -22,9 +23,17 @@ impl Partition {
             if restarts >= MAX_RESTARTS {
                 break "the transaction's own tuples do not fit";
             }
-            // What was missing is memory for a value, then more slots are of no use.
-            let slots = if self.tables[table].wants_value_memory() { free } else { 2 * free + 1 };
-            match self.make_room(table, slots) {
+            let slots = match (self.tables[table].wants_value_memory(), self.meter.is_over()) {
+                // What was missing is memory for a value, then more slots are of no use.
+                (true, _) => free,
+                // Other structures have grown, and free slots may pay for it.
+                (false, true) => 1,
+                (false, false) => 2 * free + 1,
+            };
+            let started = Instant::now();
+            let room = self.make_room(table, slots);
+            self.pauses.add(PauseKind::Eviction, started);
+            match room {
                 Room::Made => return Ok(()),
                 Room::Nothing if self.tables[table].tuples().free_slots() > free => return Ok(()),
                 Room::Nothing => break "nothing can be evicted",
@@ -32,6 +41,7 @@ impl Partition {
                     let (waited_us, completed) = self.stall(sink);
                     self.counters.eviction_stalls += 1;
                     self.counters.eviction_stall_us += waited_us;
+                    self.pauses.add_us(PauseKind::Stall, waited_us);
                     if completed == 0 && self.ring.in_flight() == 0 {
                         break "nothing can be evicted, nor is anything on its way to disk";
                     }

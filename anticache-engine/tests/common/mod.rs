@@ -6,11 +6,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
-use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::config::{AntiCaching, Compaction, Config, Log, Merge};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::{Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
+
+pub mod notes;
 
 /// Two tables; rows of 508 bytes, so that a block of 4096 holds seven.
 pub const SCHEMA: &str = "
@@ -55,7 +57,11 @@ pub fn config(directory: &Path, budget_bytes: u64) -> Config {
         anticaching: AntiCaching::Alru,
         lru_sample_rate: 0.2,
         eviction_block_bytes: 4096,
+        eviction_check_interval_us: 0,
+        eviction_threshold: 1.0,
+        eviction_blocks: 0,
         merge: Merge::Tuple,
+        compaction: Compaction::Lazy,
         hole_threshold: 0.5,
         huge_pages: true,
         log: Log::Off,
@@ -72,13 +78,16 @@ pub struct Database {
 
 impl Database {
     pub fn create(change: impl FnOnce(&mut Config)) -> Self {
+        Self::with(&Catalog::from_sql(SCHEMA).unwrap(), procedures(), change)
+    }
+
+    pub fn with(catalog: &Catalog, procedures: ProcedureSet, change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut config = config(directory.path(), 1 << 20);
         change(&mut config);
         config.check().unwrap();
         std::fs::create_dir_all(&config.data_dir).unwrap();
-        let catalog = Catalog::from_sql(SCHEMA).unwrap();
-        let partition = Partition::create(0, &config, &catalog, procedures(), &config.data_dir).unwrap();
+        let partition = Partition::create(0, &config, catalog, procedures, &config.data_dir).unwrap();
         Self { partition, directory, sink: Bytes::default() }
     }
 

@@ -74,8 +74,6 @@ pub struct Table {
     chain: Option<LruChain>,
     /// Tuples looked up since the last eviction; what the eviction shares are computed from (paper §3.2).
     pub accesses_since_eviction: u64,
-    /// Blocks that the table owes to eviction, as a fraction: what rounding to whole blocks has left over.
-    pub eviction_credit: f64,
     /// Length of a value that found no memory; 0 = none. Room is made for it before anything else is stored.
     wanted_value_bytes: usize,
     accounted_bytes: u64,
@@ -129,7 +127,6 @@ impl Table {
             tuples,
             def,
             accesses_since_eviction: 0,
-            eviction_credit: 0.0,
             wanted_value_bytes: 0,
             accounted_bytes: 0,
         };
@@ -421,8 +418,10 @@ impl Table {
             return Err(Refused::Duplicate(found));
         }
         let id = self.place(serialized, meter)?;
-        if self.indexes.len() > 1
-            && let Some(found) = self.duplicate_of(id, 1..self.indexes.len())
+        // The primary key was looked for before; a table without one may have other unique keys.
+        let others = usize::from(self.def.key_bytes > 0)..self.indexes.len();
+        if !others.is_empty()
+            && let Some(found) = self.duplicate_of(id, others)
         {
             self.free_slot(id);
             return Err(Refused::Duplicate(found));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::client::Client;
-use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::config::{AntiCaching, Compaction, Config, Log, Merge};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
 use anticache_engine::net::server::Server;
 use anticache_engine::partition::{Partition, ReplySink};
@@ -61,26 +61,8 @@ fn schema() -> PathBuf {
 }
 
 fn config(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Path) -> Config {
-    Config {
-        schema: schema(),
-        data_dir: data_dir.to_owned(),
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        secret_file: None,
-        partitions: 1,
-        cpus: Vec::new(),
-        memory_budget_bytes: (records * 1250).max(64 << 20),
-        anticaching,
-        lru_sample_rate: 0.01,
-        eviction_block_bytes: 1 << 20,
-        merge: Merge::Tuple,
-        hole_threshold: 0.5,
-        huge_pages: true,
-        log,
-        log_segment_bytes: 256 << 20,
-        log_group_interval_us: 0,
-        log_group_bytes: 1 << 20,
-        seed: 1,
-    }
+    let defaults = Config::new(schema(), data_dir.to_owned(), (records * 1250).max(64 << 20));
+    Config { anticaching, log, log_segment_bytes: 256 << 20, ..defaults }
 }
 
 /// Requests of a mix, drawn with Zipf 1.0 over the records, newest hottest; reads are procedure 0, updates procedure 1.

@@ -65,26 +65,9 @@ fn schema() -> PathBuf {
 
 fn config(arguments: &Arguments, anticaching: AntiCaching, log: Log, data_dir: &Path) -> Config {
     let growth_bytes = GROWTH_BYTES * arguments.seconds * (arguments.rounds + 1) as f64;
-    Config {
-        schema: schema(),
-        data_dir: data_dir.to_owned(),
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        secret_file: None,
-        partitions: 1,
-        cpus: Vec::new(),
-        memory_budget_bytes: arguments.warehouses as u64 * WAREHOUSE_BYTES + growth_bytes as u64,
-        anticaching,
-        lru_sample_rate: 0.01,
-        eviction_block_bytes: 1 << 20,
-        merge: Merge::Tuple,
-        hole_threshold: 0.5,
-        huge_pages: true,
-        log,
-        log_segment_bytes: 256 << 20,
-        log_group_interval_us: 0,
-        log_group_bytes: 1 << 20,
-        seed: 1,
-    }
+    let budget_bytes = arguments.warehouses as u64 * WAREHOUSE_BYTES + growth_bytes as u64;
+    let defaults = Config::new(schema(), data_dir.to_owned(), budget_bytes);
+    Config { anticaching, log, log_segment_bytes: 256 << 20, ..defaults }
 }
 
 /// Requests of ten terminals for each warehouse, taking turns.

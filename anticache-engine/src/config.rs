@@ -34,6 +34,16 @@ pub enum Merge {
     Tuple,
 }
 
+/// What is done about blocks of which many tuples were merged back (paper §3.4, §6.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compaction {
+    /// When such a block is fetched, it is merged whole.
+    Lazy,
+    /// The tuples left in several such blocks are put together in a new one, without bringing them into memory.
+    Background,
+}
+
 /// When a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -75,9 +85,23 @@ pub struct Config {
     /// Size of a block.
     #[serde(default = "one_mebibyte")]
     pub eviction_block_bytes: usize,
+    /// Microseconds between two checks whether something should be evicted; 0 = a check after every batch. Whatever it is, the budget holds: a
+    /// transaction that finds no memory has tuples evicted at once.
+    #[serde(default)]
+    pub eviction_check_interval_us: u64,
+    /// Share of the budget, above 0 and at most 1, that tuples and all else may fill: a check that finds more evicts until it is less. 1 = a check
+    /// only keeps a few slots free.
+    #[serde(default = "one_share")]
+    pub eviction_threshold: f64,
+    /// Blocks that one eviction writes, in one sequential write where there is room for it; 0 = derived from the budget, at most 8.
+    #[serde(default)]
+    pub eviction_blocks: usize,
     /// Merge strategy.
     #[serde(default = "tuple_merge")]
     pub merge: Merge,
+    /// What is done about stale entries in blocks.
+    #[serde(default = "lazy")]
+    pub compaction: Compaction,
     /// Share of stale entries from which a fetched block is merged whole (tuple-merge's lazy compaction).
     #[serde(default = "half")]
     pub hole_threshold: f64,
@@ -123,6 +147,12 @@ fn one_mebibyte() -> usize {
 fn tuple_merge() -> Merge {
     Merge::Tuple
 }
+fn one_share() -> f64 {
+    1.0
+}
+fn lazy() -> Compaction {
+    Compaction::Lazy
+}
 fn half() -> f64 {
     0.5
 }
@@ -137,6 +167,17 @@ fn sixty_four_mebibytes() -> u64 {
 pub const MAX_PARTITIONS: u32 = 256;
 
 impl Config {
+    /// The defaults, for a database of its own in `data_dir`, listening on a free port of the loopback address.
+    ///
+    /// # Panics
+    /// Never: every other key has a default.
+    pub fn new(schema: PathBuf, data_dir: PathBuf, memory_budget_bytes: u64) -> Self {
+        let given = serde_json::json!({
+            "schema": schema, "data_dir": data_dir, "listen": "127.0.0.1:0", "memory_budget_bytes": memory_budget_bytes
+        });
+        serde_json::from_value(given).expect("every other key has a default")
+    }
+
     /// Reads a file.
     ///
     /// # Errors
@@ -176,6 +217,13 @@ impl Config {
             let allowed = format!("a multiple of {DIRECT_IO_ALIGN_BYTES} up to {}", blocks.end());
             return refuse("eviction_block_bytes", self.eviction_block_bytes.to_string(), allowed);
         }
+        if !(self.eviction_threshold > 0.0 && self.eviction_threshold <= 1.0) {
+            return refuse("eviction_threshold", self.eviction_threshold.to_string(), "above 0, at most 1".to_owned());
+        }
+        if self.eviction_check_interval_us > MAX_CHECK_INTERVAL_US {
+            let allowed = format!("0 to {MAX_CHECK_INTERVAL_US}");
+            return refuse("eviction_check_interval_us", self.eviction_check_interval_us.to_string(), allowed);
+        }
         if self.log_segment_bytes < 1 << 20 || !self.log_segment_bytes.is_multiple_of(DIRECT_IO_ALIGN_BYTES as u64) {
             let allowed = format!("a multiple of {DIRECT_IO_ALIGN_BYTES}, at least {}", 1 << 20);
             return refuse("log_segment_bytes", self.log_segment_bytes.to_string(), allowed);
@@ -199,6 +247,24 @@ impl Config {
                 );
                 return refuse("memory_budget_bytes", self.memory_budget_bytes.to_string(), allowed);
             }
+            self.check_eviction()?;
+        }
+        Ok(())
+    }
+
+    /// Checks the values that only mean something together with the budget.
+    fn check_eviction(&self) -> Result<(), StartError> {
+        let refuse = |key: &'static str, value: String, allowed: String| Err(StartError::Value { key, value, allowed });
+        let most = (self.buffers_without_compaction() - BUFFERS_FOR_FETCHES) / 2;
+        if self.eviction_blocks > most {
+            let allowed = format!("0 to {most}, for the partition's block buffers are a sixteenth of its budget");
+            return refuse("eviction_blocks", self.eviction_blocks.to_string(), allowed);
+        }
+        let staging_bytes = (self.buffers_per_partition() * self.eviction_block_bytes) as f64;
+        let least = staging_bytes * 2.0 / self.partition_budget_bytes() as f64;
+        if self.eviction_threshold < least {
+            let allowed = format!("at least {least:.3}, twice what the block buffers take");
+            return refuse("eviction_threshold", self.eviction_threshold.to_string(), allowed);
         }
         Ok(())
     }
@@ -236,15 +302,33 @@ impl Config {
         self.memory_budget_bytes / u64::from(self.partitions)
     }
 
-    /// Block buffers of one partition, for reads and writes together: a sixteenth of the budget, within bounds.
+    /// Block buffers of one partition: those for fetches and evictions together, and compaction's own.
     pub fn buffers_per_partition(&self) -> usize {
+        self.buffers_without_compaction() + self.buffers_for_compaction()
+    }
+
+    /// Block buffers that background compaction needs at a time: the block it reads and the one it makes.
+    pub fn buffers_for_compaction(&self) -> usize {
+        if self.compaction == Compaction::Background { 2 } else { 0 }
+    }
+
+    /// Block buffers for fetches and evictions: a sixteenth of the budget, within bounds.
+    fn buffers_without_compaction(&self) -> usize {
         let sixteenth = self.partition_budget_bytes() / 16 / self.eviction_block_bytes as u64;
         usize::try_from(sixteenth).unwrap_or(MAX_BUFFERS).clamp(MIN_BUFFERS, MAX_BUFFERS)
     }
 
-    /// Blocks that one eviction writes: half of the buffers, at most 8.
+    /// Blocks that one eviction writes: as configured, or a quarter of the buffers, at most 8.
     pub fn blocks_per_eviction(&self) -> usize {
-        (self.buffers_per_partition() / 4).clamp(1, 8)
+        if self.eviction_blocks > 0 {
+            return self.eviction_blocks;
+        }
+        (self.buffers_without_compaction() / 4).clamp(1, 8)
+    }
+
+    /// Bytes of the partition's budget above which a check evicts; `None` when only the budget itself counts.
+    pub fn eviction_limit_bytes(&self) -> Option<u64> {
+        (self.eviction_threshold < 1.0).then(|| (self.eviction_threshold * self.partition_budget_bytes() as f64) as u64)
     }
 
     /// The α in force.
@@ -261,6 +345,10 @@ impl Config {
 pub const LOG_GROUP_BYTES: RangeInclusive<usize> = 4096..=64 << 20;
 /// Fewest block buffers of a partition: one to evict into, one in flight to disk, two being read.
 pub const MIN_BUFFERS: usize = 4;
+/// Buffers that evictions, however large, leave to fetches.
+const BUFFERS_FOR_FETCHES: usize = 2;
+/// Most microseconds between two checks.
+const MAX_CHECK_INTERVAL_US: u64 = 60_000_000;
 /// Most: beyond this many reads in flight a disk gains nothing.
 pub const MAX_BUFFERS: usize = 64;
 
@@ -288,6 +376,21 @@ mod tests {
     }
 
     #[test]
+    fn evictions_are_as_large_as_asked_for() {
+        let mut config = with("memory_budget_bytes", (1u64 << 30).into()).unwrap();
+        assert_eq!((config.buffers_per_partition(), config.blocks_per_eviction()), (64, 8));
+        assert_eq!(config.eviction_limit_bytes(), None);
+        config.eviction_blocks = 31;
+        config.eviction_threshold = 0.75;
+        config.compaction = Compaction::Background;
+        config.check().unwrap();
+        assert_eq!((config.buffers_per_partition(), config.blocks_per_eviction()), (66, 31));
+        assert_eq!(config.eviction_limit_bytes(), Some(3 << 28));
+        config.eviction_blocks = 32;
+        assert!(config.check().unwrap_err().to_string().contains("0 to 31"));
+    }
+
+    #[test]
     fn impossible_values_are_named() {
         for (key, value, expected) in [
             ("partitions", serde_json::json!(0), "`partitions` = 0"),
@@ -295,6 +398,12 @@ mod tests {
             ("lru_sample_rate", serde_json::json!(1.5), "at most 1"),
             ("hole_threshold", serde_json::json!(0.0), "`hole_threshold` = 0"),
             ("eviction_block_bytes", serde_json::json!(1000), "multiple of 4096"),
+            ("eviction_threshold", serde_json::json!(0.0), "`eviction_threshold` = 0: above 0"),
+            ("eviction_threshold", serde_json::json!(1.01), "at most 1"),
+            ("eviction_threshold", serde_json::json!(0.05), "twice what the block buffers take"),
+            ("eviction_check_interval_us", serde_json::json!(60_000_001u64), "0 to 60000000"),
+            ("eviction_blocks", serde_json::json!(2), "`eviction_blocks` = 2: 0 to 1"),
+            ("compaction", serde_json::json!("eager"), "unknown variant `eager`"),
             ("memory_budget_bytes", serde_json::json!(1000), "at least 16777216"),
             ("log_segment_bytes", serde_json::json!(10), "`log_segment_bytes` = 10"),
             ("log_group_interval_us", serde_json::json!(1_000_001), "`log_group_interval_us` = 1000001: 0 to 1000000"),

@@ -2,6 +2,10 @@
 
 use serde::Serialize;
 
+mod pauses;
+
+pub use pauses::{PauseKind, Pauses};
+
 /// Everything counted since the start. Names are those of the statistics' JSON.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Counters {
@@ -17,6 +21,10 @@ pub struct Counters {
     pub sampled: u64,
     /// Eviction transactions.
     pub evictions: u64,
+    /// Of these, begun by a check between transactions.
+    pub evictions_by_check: u64,
+    /// Of these, begun because a transaction or a merge found no memory.
+    pub evictions_on_demand: u64,
     /// Blocks written by them.
     pub evicted_blocks: u64,
     /// Tuples evicted.
@@ -31,9 +39,9 @@ pub struct Counters {
     pub log_stalls: u64,
     /// Microseconds of those waits.
     pub log_stall_us: u64,
-    /// Longest eviction transaction, in microseconds.
+    /// Longest construction of a block, in microseconds.
     pub eviction_us_max: u64,
-    /// Microseconds of all eviction transactions.
+    /// Microseconds of all constructions of blocks.
     pub eviction_us: u64,
     /// Blocks fetched from disk.
     pub fetched_blocks: u64,
@@ -45,15 +53,25 @@ pub struct Counters {
     pub merged_wanted: u64,
     /// Blocks merged whole because of their holes (lazy compaction).
     pub compactions: u64,
+    /// Blocks that background compaction has written and put in place of others.
+    pub compactions_background: u64,
+    /// Blocks that it has read to take their tuples.
+    pub compacted_blocks: u64,
+    /// Tuples that it has moved from one block to another.
+    pub compacted_tuples: u64,
+    /// Bytes that it has read.
+    pub compaction_read_bytes: u64,
+    /// Bytes that it has written.
+    pub compaction_written_bytes: u64,
     /// Microseconds of all merges (stop-and-copy).
     pub merge_us: u64,
     /// Longest merge, in microseconds.
     pub merge_us_max: u64,
     /// Blocks that could not be read or failed their checks.
     pub block_errors: u64,
-    /// Evictions whose write failed.
+    /// Writes of blocks that failed, an eviction's or a compaction's.
     pub write_errors: u64,
-    /// Chunks of tuple memory given back.
+    /// Times that a table gave memory back: chunks of tuple memory or a slab of variable-length data.
     pub released_chunks: u64,
 }
 
@@ -66,6 +84,8 @@ pub struct Gauges {
     pub tuples_evicted: u64,
     /// Blocks that exist.
     pub blocks_live: u64,
+    /// Blocks that the tuples in blocks would fill, table by table.
+    pub blocks_needed: u64,
     /// Length of the block file, in blocks.
     pub blocks_high_water: u64,
     /// Stale entries in blocks.
@@ -105,8 +125,9 @@ pub fn add_up(
             continue;
         };
         let sum = into.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
-        // A maximum over partitions is their maximum, everything else is their sum.
-        let combined = if key.ends_with("_max") { sum.max(number) } else { sum + number };
+        // A maximum over partitions is their maximum, a percentile at most their largest, everything else is their sum.
+        let is_maximum = ["_max", "_p50", "_p99", "_p999"].iter().any(|suffix| key.ends_with(suffix));
+        let combined = if is_maximum { sum.max(number) } else { sum + number };
         into.insert(key.clone(), combined.into());
     }
 }

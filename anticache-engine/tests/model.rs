@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use anticache_engine::config::{AntiCaching, Log, Merge};
+use anticache_engine::config::{AntiCaching, Compaction, Log, Merge};
 use anticache_engine::net::frame::Status;
 use common::{ADD, Answer, COLD, DELETE, Database, INSERT, OTHER, READ, SHUFFLE, SUM, TRANSFER, params};
 use proptest::prelude::*;
@@ -142,11 +142,12 @@ fn everything_agrees(database: &mut Database, model: &mut Model) {
     database.check();
 }
 
-fn strategies() -> impl Strategy<Value = (Merge, f64, AntiCaching)> {
+fn strategies() -> impl Strategy<Value = (Merge, f64, AntiCaching, Compaction)> {
     (
         prop_oneof![Just(Merge::Tuple), Just(Merge::Block)],
         prop_oneof![Just(0.1), Just(0.5), Just(1.0)],
         prop_oneof![Just(AntiCaching::Lru), Just(AntiCaching::Alru)],
+        prop_oneof![Just(Compaction::Lazy), Just(Compaction::Background)],
     )
 }
 
@@ -159,11 +160,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn behaves_like_a_map((merge, hole_threshold, anticaching) in strategies(), batches in prop::collection::vec(prop::collection::vec(op(), 1..80), 1..30)) {
+    fn behaves_like_a_map((merge, hole_threshold, anticaching, compaction) in strategies(), batches in prop::collection::vec(prop::collection::vec(op(), 1..80), 1..30)) {
         let mut database = Database::create(|config| {
             config.merge = merge;
             config.hole_threshold = hole_threshold;
             config.anticaching = anticaching;
+            config.compaction = compaction;
         });
         let mut model = Model::new();
         load(&mut database, &mut model);

@@ -60,6 +60,7 @@ impl BlockIdentity {
 }
 
 /// Fills a block.
+#[derive(Debug)]
 pub struct BlockBuilder {
     identity: BlockIdentity,
     buffer: AlignedBuf,
@@ -102,6 +103,11 @@ impl BlockBuilder {
     /// Tuples so far.
     pub fn tuples(&self) -> u32 {
         self.tuples
+    }
+
+    /// Bytes used so far, header included.
+    pub fn used_bytes(&self) -> u32 {
+        self.used as u32
     }
 
     /// Writes the header and gives the block.

@@ -37,8 +37,23 @@ pub struct BlockState {
     pub tuples: u32,
     /// Tuples merged back since (stale entries).
     pub holes: u32,
+    /// Bytes that header and tuples take, holes included.
+    pub used_bytes: u32,
     /// Where it is.
     pub place: Place,
+}
+
+impl BlockState {
+    /// Tuples that are still here and nowhere else.
+    pub fn live(&self) -> u32 {
+        self.tuples - self.holes
+    }
+
+    /// Bytes that they take, supposing that they are as long as the others.
+    pub fn live_bytes(&self) -> u64 {
+        let tuples_bytes = u64::from(self.used_bytes) - super::block::BLOCK_HEADER_BYTES as u64;
+        (tuples_bytes * u64::from(self.live())).div_ceil(u64::from(self.tuples).max(1))
+    }
 }
 
 /// The blocks of one partition.
@@ -137,6 +152,11 @@ impl BlockTable {
         self.blocks[block_id as usize].as_ref().expect("a block that the Evicted Table refers to")
     }
 
+    /// A block, if there is one of this id.
+    pub fn find(&self, block_id: u32) -> Option<&BlockState> {
+        self.blocks.get(block_id as usize)?.as_ref()
+    }
+
     /// A block, to change its state.
     ///
     /// # Panics
@@ -181,7 +201,7 @@ mod tests {
 
     fn state(block_id: u32) -> BlockState {
         let identity = BlockIdentity { partition: 0, block_id, table: 0, created_us: 1 };
-        BlockState { identity, tuples: 1, holes: 0, place: Place::Stored }
+        BlockState { identity, tuples: 1, holes: 0, used_bytes: 100, place: Place::Stored }
     }
 
     #[test]

@@ -9,20 +9,23 @@
 
 use std::time::Instant;
 
-use super::Fetch;
 use super::block::{BlockTuple, BlockView};
 use super::block_table::{BlockState, Place};
 use super::evicted_table::{EvictedId, Location};
-use super::eviction::Room;
+use super::{AntiCache, Fetch, Room};
 use crate::catalog::TableId;
 use crate::config::Merge;
 use crate::error::BlockError;
+use crate::io::AlignedBuf;
 use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition, WaitingId};
-use crate::stats::Counters;
+use crate::stats::{Counters, PauseKind};
 use crate::storage::meter::MemoryMeter;
 use crate::storage::table::{Refused, Table};
 use crate::storage::tuples::TupleId;
+
+/// Tuples after which the merging of blocks lets transactions run before it goes on; one block is always merged.
+const MOST_MERGED: u32 = 1024;
 
 /// What a merge brought back.
 #[derive(Default)]
@@ -31,10 +34,10 @@ struct Merged {
     wanted: Vec<TupleId>,
     /// All tuples.
     tuples: u32,
-    /// Whether a wanted one found no memory.
-    short: bool,
     /// Why one of them could not be brought back.
     problem: Option<BlockError>,
+    /// Whether one of them found no memory, and the rest was left for later.
+    is_short: bool,
 }
 
 impl Partition {
@@ -74,12 +77,14 @@ impl Partition {
             };
             match anticache.blocks.get(block_id).place {
                 Place::Writing { .. } | Place::Unwritten => {
-                    if !self.merge_from_write_buffer(block_id) {
+                    let started = Instant::now();
+                    if self.defers_merge() || !self.merge_fetched(block_id, None) {
                         return;
                     }
+                    self.pauses.add(PauseKind::Merge, started);
                 }
                 Place::Stored => {
-                    if anticache.buffers.available() <= anticache.reserved_for_eviction || !self.ring.has_room() {
+                    if anticache.buffers.available() <= anticache.reserved_buffers() || !self.ring.has_room() {
                         return;
                     }
                     let Some(buffer) = anticache.buffers.take() else {
@@ -94,37 +99,6 @@ impl Partition {
                 anticache.queue.pop_front();
             }
         }
-    }
-
-    /// Step 2 for a block that is on its way to disk; false when there is no room for its tuples now.
-    fn merge_from_write_buffer(&mut self, block_id: u32) -> bool {
-        match self.make_room_for(block_id) {
-            Room::Made => {}
-            Room::Wait => return false,
-            Room::Nothing => {
-                self.fetch_failed(block_id, &self.no_memory(block_id));
-                return true;
-            }
-        }
-        let Some(anticache) = &mut self.anticache else {
-            return true;
-        };
-        let place = anticache.blocks.get(block_id).place;
-        let Some(fetch) = anticache.fetches.remove(&block_id) else {
-            return true;
-        };
-        self.counters.fetched_from_buffer += 1;
-        let state = *anticache.blocks.get(block_id);
-        let whole = merges_whole(anticache.merge, anticache.hole_threshold, &state);
-        let bytes = match place {
-            Place::Writing { operation, index } => &self.ring.buffers(operation)[index],
-            Place::Unwritten => &anticache.unwritten[&block_id],
-            Place::Stored => unreachable!("making room reaps no completion, so a write cannot end in it"),
-        };
-        let table = &mut self.tables[usize::from(fetch.table)];
-        let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.wanted, whole);
-        self.end_fetch(block_id, fetch, whole, result);
-        true
     }
 
     /// A read ended.
@@ -145,38 +119,77 @@ impl Partition {
         }
     }
 
+    /// Whether so much was merged in this turn that transactions shall run first.
+    fn defers_merge(&mut self) -> bool {
+        let Some(anticache) = self.anticache.as_mut().filter(|anticache| anticache.merged >= MOST_MERGED) else {
+            return false;
+        };
+        anticache.again = true;
+        true
+    }
+
     /// Steps 3 to 5 for the blocks that were read.
     pub(crate) fn retry_merges(&mut self) {
+        if self.anticache.as_ref().is_none_or(|anticache| anticache.backlog.is_empty()) {
+            return;
+        }
+        let (started, before) = (Instant::now(), (self.counters.merged_tuples, self.counters.evicted_blocks));
+        self.merge_backlog();
+        if before != (self.counters.merged_tuples, self.counters.evicted_blocks) {
+            self.pauses.add(PauseKind::Merge, started);
+        }
+    }
+
+    fn merge_backlog(&mut self) {
+        while !self.defers_merge() {
+            let Some((block_id, buffer)) = self.anticache.as_mut().and_then(|anticache| anticache.backlog.pop_front())
+            else {
+                return;
+            };
+            let is_done = self.merge_fetched(block_id, Some(&buffer));
+            if let Some(anticache) = &mut self.anticache {
+                if is_done {
+                    anticache.buffers.give_back(buffer);
+                } else {
+                    return anticache.backlog.push_front((block_id, buffer));
+                }
+            }
+        }
+    }
+
+    /// Steps 3 to 5 for a block that was `read`, or is on its way to disk; false when there is no room for its tuples now. Room is made for their
+    /// slots; when a text finds none, what was merged so far is kept, and room is made for that.
+    fn merge_fetched(&mut self, block_id: u32, read: Option<&AlignedBuf>) -> bool {
+        let is_from_buffer = read.is_none();
         loop {
-            let Some(anticache) = &mut self.anticache else {
-                return;
-            };
-            let Some(&(block_id, _)) = anticache.backlog.front() else {
-                return;
-            };
-            let room = self.make_room_for(block_id);
-            if room == Room::Wait {
-                return;
-            }
-            if room == Room::Nothing {
-                self.fetch_failed(block_id, &self.no_memory(block_id));
+            match self.make_room_for(block_id) {
+                Room::Made => {}
+                Room::Wait => return false,
+                Room::Nothing => {
+                    self.fetch_failed(block_id, &self.no_memory(block_id));
+                    return true;
+                }
             }
             let Some(anticache) = &mut self.anticache else {
-                return;
+                return true;
             };
-            let Some((block_id, buffer)) = anticache.backlog.pop_front() else {
-                return;
-            };
-            let Some(fetch) = anticache.fetches.remove(&block_id) else {
-                anticache.buffers.give_back(buffer);
-                continue;
+            let Some(fetch) = anticache.fetches.get(&block_id) else {
+                return true;
             };
             let state = *anticache.blocks.get(block_id);
-            let whole = merges_whole(anticache.merge, anticache.hole_threshold, &state);
+            let whole = anticache.merges_whole(&state);
+            let bytes = match (read, state.place) {
+                (Some(buffer), _) => buffer,
+                (None, Place::Writing { operation, index }) => &self.ring.buffers(operation)[index],
+                (None, Place::Unwritten) => &anticache.unwritten[&block_id],
+                (None, Place::Stored) => unreachable!("making room reaps no completion, so a write cannot end in it"),
+            };
             let table = &mut self.tables[usize::from(fetch.table)];
-            let result = merge(table, &mut self.meter, &mut self.counters, &state, &buffer, &fetch.wanted, whole);
-            anticache.buffers.give_back(buffer);
-            self.end_fetch(block_id, fetch, whole, result);
+            let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.wanted, whole);
+            if self.end_merge(block_id, whole, result) {
+                self.counters.fetched_from_buffer += u64::from(is_from_buffer);
+                return true;
+            }
         }
     }
 
@@ -188,8 +201,8 @@ impl Partition {
             return Room::Made;
         };
         let state = anticache.blocks.get(block_id);
-        let whole = merges_whole(anticache.merge, anticache.hole_threshold, state);
-        let count = if whole { u64::from(state.tuples - state.holes) } else { fetch.wanted.len() as u64 };
+        let whole = anticache.merges_whole(state);
+        let count = if whole { u64::from(state.live()) } else { fetch.wanted.len() as u64 };
         let table = usize::from(fetch.table);
         match self.make_room(table, count) {
             // What tables have kept for transactions may be what this block needs.
@@ -206,35 +219,50 @@ impl Partition {
         }
     }
 
-    /// Step 5, and the block's holes.
-    fn end_fetch(&mut self, block_id: u32, fetch: Fetch, whole: bool, result: Result<Merged, BlockError>) {
+    /// Step 5, and the block's holes. False when there is more to merge, for which room has to be made.
+    fn end_merge(&mut self, block_id: u32, whole: bool, result: Result<Merged, BlockError>) -> bool {
+        let Some(anticache) = &mut self.anticache else {
+            return true;
+        };
+        let Some(fetch) = anticache.fetches.remove(&block_id) else {
+            return true;
+        };
         let merged = match result {
             Ok(merged) => merged,
             Err(error) => {
                 self.counters.block_errors += 1;
-                return self.release_waiters(fetch.waiters, Some(&error));
+                self.release_waiters(fetch.waiters, Some(&error));
+                return true;
             }
         };
-        if let Some(anticache) = &mut self.anticache {
-            let state = anticache.blocks.get_mut(block_id);
-            state.holes += merged.tuples;
-            self.counters.compactions += u64::from(whole && anticache.merge == Merge::Tuple);
-            if state.holes >= state.tuples {
-                anticache.remove_block(block_id, &mut self.meter);
-            }
+        let is_done = !merged.is_short || merged.tuples == 0;
+        anticache.merged += merged.tuples;
+        let state = anticache.blocks.get_mut(block_id);
+        state.holes += merged.tuples;
+        if let Some(compactor) = &mut anticache.compactor {
+            compactor.holes_were_made(merged.tuples);
         }
-        self.hungry |= merged.short;
-        if let Some(error) = merged.problem {
-            self.counters.block_errors += 1;
-            return self.release_waiters(fetch.waiters, Some(&error));
+        self.hungry |= merged.is_short;
+        if state.holes >= state.tuples {
+            anticache.remove_block(block_id, &mut self.meter);
         }
+        self.counters.compactions += u64::from(is_done && whole && anticache.merge == Merge::Tuple);
         // Each waiter pins all of them: which one wanted which is not worth remembering.
         for &waiter in &fetch.waiters {
             for &tuple in &merged.wanted {
                 self.pin(waiter, fetch.table, tuple);
             }
         }
-        self.release_waiters(fetch.waiters, None);
+        if let Some(error) = merged.problem {
+            self.counters.block_errors += 1;
+            self.release_waiters(fetch.waiters, Some(&error));
+        } else if is_done {
+            self.release_waiters(fetch.waiters, None);
+        } else if let Some(anticache) = &mut self.anticache {
+            anticache.fetches.insert(block_id, fetch);
+            return false;
+        }
+        true
     }
 
     fn fetch_failed(&mut self, block_id: u32, error: &BlockError) {
@@ -261,11 +289,15 @@ impl Partition {
     }
 }
 
-/// Whether a fetch merges every tuple: block-merge always; tuple-merge when the holes found have passed the threshold.
-fn merges_whole(merge: Merge, hole_threshold: f64, state: &BlockState) -> bool {
-    match merge {
-        Merge::Block => true,
-        Merge::Tuple => f64::from(state.holes) > hole_threshold * f64::from(state.tuples),
+impl AntiCache {
+    /// Whether a fetch merges every tuple: block-merge always; tuple-merge when the holes found have passed the threshold, unless they are
+    /// compacted in the background.
+    fn merges_whole(&self, state: &BlockState) -> bool {
+        let lazily = self.compactor.is_none();
+        match self.merge {
+            Merge::Block => true,
+            Merge::Tuple => lazily && f64::from(state.holes) > self.hole_threshold * f64::from(state.tuples),
+        }
     }
 }
 
@@ -289,19 +321,29 @@ fn merge(
             // Backwards, because each goes to the cold end: the coldest tuple of the block is put there last.
             for tuple in tuples.into_iter().rev() {
                 let here = Location { block_id: state.identity.block_id, offset: tuple.offset };
-                if table.evicted().is_live(tuple.entry) && table.evicted().location(tuple.entry) == here {
+                let is_here = table.evicted().is_live(tuple.entry) && table.evicted().location(tuple.entry) == here;
+                if is_here && !merged.is_short {
                     merged.bring_back(table, meter, tuple, wanted.contains(&tuple.entry));
                 }
             }
         }
         checked => {
             counters.block_errors += u64::from(checked.is_err());
-            let tuples: Vec<BlockTuple<'_>> = wanted
-                .iter()
-                .map(|&entry| view.tuple(table.evicted().location(entry).offset))
-                .collect::<Result<_, _>>()?;
-            for (&entry, tuple) in wanted.iter().zip(tuples) {
-                merged.bring_back(table, meter, BlockTuple { entry, ..tuple }, true);
+            // Those merged before room ran out are not here any more.
+            let block_id = state.identity.block_id;
+            let is_here = |entry: &EvictedId| {
+                table.evicted().is_live(*entry) && table.evicted().location(*entry).block_id == block_id
+            };
+            let tuples: Vec<BlockTuple<'_>> = (wanted.iter().copied().filter(is_here))
+                .map(|entry| {
+                    let tuple = view.tuple(table.evicted().location(entry).offset)?;
+                    Ok(BlockTuple { entry, ..tuple })
+                })
+                .collect::<Result<_, BlockError>>()?;
+            for tuple in tuples {
+                if !merged.is_short {
+                    merged.bring_back(table, meter, tuple, true);
+                }
             }
         }
     }
@@ -314,7 +356,7 @@ fn merge(
 }
 
 impl Merged {
-    /// Merges one tuple. One that finds no memory stays evicted: a transaction that wants it will ask again.
+    /// Merges one tuple. One that finds no memory stays evicted.
     fn bring_back(&mut self, table: &mut Table, meter: &mut MemoryMeter, tuple: BlockTuple<'_>, hot: bool) {
         match table.unevict(tuple.entry, tuple.row, hot, meter) {
             Ok(id) => {
@@ -323,7 +365,7 @@ impl Merged {
                     self.wanted.push(id);
                 }
             }
-            Err(Refused::NeedMemory) => self.short |= hot,
+            Err(Refused::NeedMemory) => self.is_short = true,
             Err(refused) => {
                 let problem = BlockError::Row { offset: tuple.offset, problem: format!("{refused:?}") };
                 self.problem.get_or_insert(problem);

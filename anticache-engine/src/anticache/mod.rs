@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::catalog::TableId;
-use crate::config::{Config, Merge};
+use crate::config::{Compaction, Config, Merge};
 use crate::error::StartError;
 use crate::io::files::Files;
 use crate::io::{AlignedBuf, aligned_buf};
@@ -14,14 +14,23 @@ use crate::storage::meter::MemoryMeter;
 
 pub mod block;
 pub mod block_table;
+mod budget;
 pub mod chain;
+mod compaction;
 pub mod evicted_table;
 pub mod eviction;
 pub mod fetch;
 pub mod scan;
+pub mod shares;
 
+pub(crate) use budget::Room;
+
+use block::BlockIdentity;
 use block_table::BlockTable;
+use compaction::Compactor;
 use evicted_table::EvictedId;
+use eviction::Eviction;
+use shares::Share;
 
 /// How soon to look again at fetches that wait for room, when no completion will wake the event loop.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
@@ -75,19 +84,38 @@ pub(crate) struct AntiCache {
     /// Buffers that fetches leave to evictions, which must never wait for fetches: a fetch needs room, and only evictions make room.
     reserved_for_eviction: usize,
     blocks_per_eviction: usize,
+    /// What each table gives, by its number.
+    shares: Vec<Share>,
+    /// The eviction whose blocks are being constructed.
+    eviction: Option<Eviction>,
+    /// When more than this is filled, a check evicts.
+    limit_bytes: Option<u64>,
+    /// Whether a check has found the limit exceeded, and it still is.
+    lowering: bool,
+    check_interval: Duration,
+    next_check: Instant,
+    /// Whether there was anything since the last check, so that another is needed.
+    check_wanted: bool,
+    /// Whether there is more to do at once, when transactions had their turn.
+    again: bool,
+    /// Tuples merged since the last turn.
+    merged: u32,
     merge: Merge,
+    /// Share of holes above which tuple-merge brings back a whole block.
     hole_threshold: f64,
+    /// Background compaction, where it is configured.
+    compactor: Option<Compactor>,
     /// By block id.
     fetches: HashMap<u32, Fetch>,
     /// Fetches that wait for a buffer.
     queue: VecDeque<u32>,
     /// Blocks that were read and wait for room in memory.
     backlog: VecDeque<(u32, AlignedBuf)>,
-    /// Ids of the blocks of each write in flight, by its number.
+    /// Ids of the blocks of each eviction's write in flight, by its number.
     writes: HashMap<u32, Vec<u32>>,
     next_write: u32,
     last_created_us: u64,
-    /// Blocks whose write failed, by id: their only copy.
+    /// Blocks of the eviction under way, and those whose write failed, by id: their only copy.
     unwritten: HashMap<u32, AlignedBuf>,
     /// Blocks that a failed write has kept in memory, in `unwritten` or being written again. Fetches and evictions need their buffers, so the pool
     /// has others instead, and these count against the budget in addition.
@@ -115,8 +143,18 @@ impl AntiCache {
             buffers: BufferPool::new(config.buffers_per_partition(), config.eviction_block_bytes),
             reserved_for_eviction: 2 * blocks_per_eviction,
             blocks_per_eviction,
+            shares: Vec::new(),
+            eviction: None,
+            limit_bytes: config.eviction_limit_bytes(),
+            lowering: false,
+            check_interval: Duration::from_micros(config.eviction_check_interval_us),
+            next_check: Instant::now(),
+            check_wanted: false,
+            again: false,
+            merged: 0,
             merge: config.merge,
             hole_threshold: config.hole_threshold,
+            compactor: (config.compaction == Compaction::Background).then(Compactor::default),
             fetches: HashMap::new(),
             queue: VecDeque::new(),
             backlog: VecDeque::new(),
@@ -158,11 +196,52 @@ impl AntiCache {
         }
     }
 
+    /// Whether a check for evictions is due; the next one is then an interval away.
+    fn check_is_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.next_check;
+        if is_due {
+            self.next_check = now + self.check_interval;
+        }
+        self.check_wanted = !is_due;
+        is_due
+    }
+
+    /// Buffers that fetches leave to evictions and to compaction.
+    fn reserved_buffers(&self) -> usize {
+        self.reserved_for_eviction + self.compactor.as_ref().map_or(0, Compactor::buffers_missing)
+    }
+
+    /// Whether something is to be done at once, or an eviction or a compaction is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.again || self.eviction.is_some() || self.compactor.as_ref().is_some_and(Compactor::is_running)
+    }
+
+    pub(crate) fn ask_again(&mut self) {
+        self.again = true;
+    }
+
+    /// A new turn of everything between transactions begins.
+    pub(crate) fn begin_turn(&mut self) {
+        self.again = false;
+        self.merged = 0;
+    }
+
     /// How long nothing needs to be done about blocks, when no I/O completes; `None` = forever.
     pub(crate) fn idle_for(&self) -> Option<Duration> {
-        let retry = self.retry_writes_at.map(|at| at.saturating_duration_since(Instant::now()).max(RETRY_INTERVAL));
+        if self.again {
+            return Some(Duration::ZERO);
+        }
         let fetches_wait = !self.queue.is_empty() || !self.backlog.is_empty();
-        if fetches_wait { Some(RETRY_INTERVAL) } else { retry }
+        let until = |at: Instant| at.saturating_duration_since(Instant::now()).max(RETRY_INTERVAL);
+        let retry = self.retry_writes_at.map(until);
+        let check = self.check_wanted.then(|| until(self.next_check));
+        let compaction = self.compactor.as_ref().and_then(Compactor::retry_at).map(until);
+        [fetches_wait.then_some(RETRY_INTERVAL), retry, check, compaction].into_iter().flatten().min()
+    }
+
+    /// What a new block is known by.
+    fn new_identity(&mut self, block_id: u32, table: TableId) -> BlockIdentity {
+        BlockIdentity { partition: self.partition, block_id, table, created_us: self.created_us() }
     }
 
     /// Creation time of a new block: the clock, but never twice the same.

@@ -2,6 +2,7 @@
 
 use super::Partition;
 use crate::anticache::AntiCache;
+use crate::anticache::block::BLOCK_HEADER_BYTES;
 use crate::stats::Gauges;
 use crate::storage::table::Table;
 use crate::storage::var_heap::VarHeap;
@@ -16,6 +17,7 @@ impl Partition {
             tuples_resident: self.tables.iter().map(|table| table.tuples().live()).sum(),
             tuples_evicted: self.tables.iter().map(|table| table.evicted().live()).sum(),
             blocks_live: blocks.map_or(0, |blocks| blocks.live() as u64),
+            blocks_needed: self.blocks_needed(),
             blocks_high_water: blocks.map_or(0, |blocks| blocks.high_water() as u64),
             block_holes: blocks.map_or(0, |blocks| blocks.iter().map(|block| u64::from(block.holes)).sum()),
             waiting: (self.waiting.len() - self.free_waiting.len()) as u64,
@@ -32,7 +34,20 @@ impl Partition {
         }
     }
 
-    /// Counters and gauges as one JSON object.
+    /// Blocks that the tuples in blocks would fill, table by table.
+    fn blocks_needed(&self) -> u64 {
+        let Some(anticache) = &self.anticache else {
+            return 0;
+        };
+        let mut live_bytes = vec![0; self.tables.len()];
+        for state in anticache.blocks.iter() {
+            live_bytes[usize::from(state.identity.table)] += state.live_bytes();
+        }
+        let capacity_bytes = (anticache.blocks.block_bytes() - BLOCK_HEADER_BYTES) as u64;
+        live_bytes.into_iter().map(|bytes: u64| bytes.div_ceil(capacity_bytes)).sum()
+    }
+
+    /// Counters, gauges and pauses as one JSON object.
     pub fn stats(&self) -> serde_json::Map<String, serde_json::Value> {
         let mut all = serde_json::Map::new();
         for part in [serde_json::to_value(self.counters), serde_json::to_value(self.gauges())] {
@@ -40,6 +55,7 @@ impl Partition {
                 all.extend(part);
             }
         }
+        all.extend(self.pauses.report());
         all
     }
 }

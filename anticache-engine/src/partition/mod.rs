@@ -24,7 +24,7 @@ use crate::io::files::{Files, KernelFiles};
 use crate::io::ring::{Completion, IoRing};
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
 use crate::procedure::ProcedureSet;
-use crate::stats::Counters;
+use crate::stats::{Counters, Pauses};
 use crate::storage::hash_index::hash_key;
 use crate::storage::meter::MemoryMeter;
 use crate::storage::table::Table;
@@ -74,6 +74,10 @@ pub(crate) enum IoTag {
     Fetch(u32),
     /// An eviction's write, by its number.
     Evict(u32),
+    /// A block that compaction reads.
+    CompactRead,
+    /// A block that compaction writes.
+    CompactWrite,
 }
 
 impl IoTag {
@@ -82,6 +86,8 @@ impl IoTag {
             Self::Log => 0,
             Self::Fetch(block_id) => 1 << 32 | u64::from(block_id),
             Self::Evict(number) => 2 << 32 | u64::from(number),
+            Self::CompactRead => 3 << 32,
+            Self::CompactWrite => 4 << 32,
         }
     }
 
@@ -89,7 +95,9 @@ impl IoTag {
         match tag >> 32 {
             0 => Self::Log,
             1 => Self::Fetch(tag as u32),
-            _ => Self::Evict(tag as u32),
+            2 => Self::Evict(tag as u32),
+            3 => Self::CompactRead,
+            _ => Self::CompactWrite,
         }
     }
 }
@@ -150,6 +158,7 @@ pub struct Partition {
     pub(crate) events: Events,
     /// Whether a table may want memory for a transaction that has not ended.
     pub(crate) hungry: bool,
+    pub(crate) pauses: Pauses,
     /// The first I/O error of the command log. It latches: nothing is acknowledged any more.
     failure: Option<String>,
 }
@@ -228,6 +237,7 @@ impl Partition {
             counters: Counters::default(),
             events: Events::default(),
             hungry: false,
+            pauses: Pauses::default(),
             failure: None,
         })
     }
@@ -245,6 +255,11 @@ impl Partition {
     /// The latest events.
     pub fn events(&self) -> &Events {
         &self.events
+    }
+
+    /// How long transactions could not run.
+    pub fn pauses(&self) -> &Pauses {
+        &self.pauses
     }
 
     /// Tables, for tests and tools.
@@ -267,6 +282,7 @@ impl Partition {
         self.waiting.len() == self.free_waiting.len()
             && self.log.as_ref().is_none_or(CommandLog::is_idle)
             && self.ring.in_flight() == 0
+            && !self.anticache.as_ref().is_some_and(AntiCache::is_busy)
     }
 
     /// Runs the requests found in `input`.
@@ -463,11 +479,15 @@ impl Partition {
             self.complete(completion, sink);
         }
         self.completions = completions;
+        if let Some(anticache) = &mut self.anticache {
+            anticache.begin_turn();
+        }
         self.retry_writes();
         self.retry_merges();
         self.run_ready(sink);
         self.keep_budget();
         self.start_fetches();
+        self.compact();
         if let Err(error) = self.flush_log(false).and_then(|()| self.ring.submit()) {
             self.fail(error.to_string(), sink);
         }
@@ -478,6 +498,8 @@ impl Partition {
             IoTag::Log => self.group_written(completion, sink),
             IoTag::Fetch(block_id) => self.block_read(block_id, completion),
             IoTag::Evict(number) => self.blocks_written(number, completion),
+            IoTag::CompactRead => self.source_read(completion),
+            IoTag::CompactWrite => self.compacted_block_written(completion),
         }
     }
 
@@ -517,6 +539,13 @@ impl Partition {
             }
         }
         self.failure.get_or_insert(reason);
+    }
+
+    /// Asks for another [`Partition::poll`] as soon as transactions had their turn.
+    pub(crate) fn poll_again(&mut self) {
+        if let Some(anticache) = &mut self.anticache {
+            anticache.ask_again();
+        }
     }
 
     /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`] does not fire.

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::{MAX_GROUP_BYTES, MAX_RESTARTS, Partition, ReplySink};
-use crate::anticache::eviction::Room;
+use crate::anticache::Room;
+use crate::stats::PauseKind;
 use crate::storage::table::Table;
 
 impl Partition {
@@ -19,18 +20,22 @@ impl Partition {
     ) -> Result<(), String> {
         self.hungry = true;
         let free = self.tables[table].tuples().free_slots();
-        self.tables[table].want_more_slots();
+        self.tables[table].want_more_slots(&self.meter);
         let reason = loop {
             if restarts >= MAX_RESTARTS {
                 break "the transaction's own tuples do not fit";
             }
-            let rooms = (0..self.tables.len()).filter(|&table| self.tables[table].is_hungry()).collect::<Vec<_>>();
-            match rooms.into_iter().map(|table| self.make_room(table, 0)).find(|&room| room != Room::Made) {
+            let started = Instant::now();
+            let hungry = (0..self.tables.len()).filter(|&table| self.tables[table].is_hungry()).collect::<Vec<_>>();
+            let lacking = hungry.into_iter().map(|table| self.make_room(table, 0)).find(|&room| room != Room::Made);
+            self.pauses.add(PauseKind::Eviction, started);
+            match lacking {
                 None => return Ok(()),
                 Some(Room::Wait) => {
                     let (waited_us, completed) = self.stall(sink);
                     self.counters.eviction_stalls += 1;
                     self.counters.eviction_stall_us += waited_us;
+                    self.pauses.add_us(PauseKind::Stall, waited_us);
                     if completed == 0 && self.ring.in_flight() == 0 {
                         break "nothing can be evicted, nor is anything on its way to disk";
                     }

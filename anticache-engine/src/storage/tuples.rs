@@ -152,9 +152,19 @@ impl TupleMemory {
         (first..first + self.chunks[index].touched).filter(|&id| self.is_live(id)).collect()
     }
 
-    /// Slots without a tuple in all chunks but the last.
-    pub fn free_before_last_chunk(&self) -> u64 {
-        self.free_slots() - self.chunks.last().map_or(0, |chunk| u64::from(chunk.free))
+    /// The fewest chunks at the end whose release makes [`TupleMemory::allocated_bytes`] less (it grows in steps of their own); 0 when there is
+    /// no chunk.
+    pub fn chunks_to_gain(&self) -> usize {
+        let held_bytes = self.allocated_bytes();
+        let slots_after = |chunks: usize| self.slot_count as usize - chunks * self.slots_per_chunk as usize;
+        (1..=self.chunks.len()).find(|&chunks| self.bytes_of(slots_after(chunks)) < held_bytes).unwrap_or(0)
+    }
+
+    /// The ids of the slots of the last `chunks` that were ever used.
+    pub fn ids_of_last(&self, chunks: usize) -> std::ops::Range<TupleId> {
+        let first = self.chunks.len() - chunks;
+        let touched = self.chunks.last().map_or(0, |chunk| chunk.touched);
+        first as u32 * self.slots_per_chunk..(self.slot_count + touched).saturating_sub(self.slots_per_chunk)
     }
 
     /// Gives the last chunk back to the kernel.
@@ -340,7 +350,7 @@ mod tests {
         }
         memory.free(200);
         assert_eq!(memory.allocate(), Some(2));
-        assert_eq!(memory.free_before_last_chunk(), 2);
+        assert_eq!((memory.chunks_to_gain(), memory.ids_of_last(1)), (2, 128..256));
         for id in memory.live_in_last_chunk() {
             memory.free(id);
         }

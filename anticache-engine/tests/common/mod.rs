@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
-use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::config::{AntiCaching, Compaction, Config, Log, Merge};
 use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::{Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
+
+pub mod notes;
 
 /// Two tables; rows of 508 bytes, so that a block of 4096 holds seven.
 pub const SCHEMA: &str = "
@@ -47,24 +49,12 @@ impl ReplySink for Bytes {
 
 pub fn config(directory: &Path, budget_bytes: u64) -> Config {
     Config {
-        schema: directory.join("schema.sql"),
-        data_dir: directory.join("data"),
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        secret_file: None,
-        partitions: 1,
-        cpus: Vec::new(),
-        memory_budget_bytes: budget_bytes,
-        anticaching: AntiCaching::Alru,
         lru_sample_rate: 0.2,
         eviction_block_bytes: 4096,
-        merge: Merge::Tuple,
-        hole_threshold: 0.5,
-        huge_pages: true,
         log: Log::Off,
         log_segment_bytes: 1 << 20,
-        log_group_interval_us: 0,
-        log_group_bytes: 1 << 20,
         seed: 7,
+        ..Config::new(directory.join("schema.sql"), directory.join("data"), budget_bytes)
     }
 }
 

@@ -73,8 +73,6 @@ pub struct Table {
     chain: Option<LruChain>,
     /// Tuples looked up since the last eviction; what the eviction shares are computed from (paper §3.2).
     pub accesses_since_eviction: u64,
-    /// Blocks that the table owes to eviction, as a fraction: what rounding to whole blocks has left over.
-    pub eviction_credit: f64,
     /// What a transaction has found no memory for. Room is made for all of it before the transaction runs again, and nothing of it is given away
     /// until the transaction has ended: otherwise two tables that it writes to could take the same memory from each other for ever.
     wants: Wants,
@@ -174,7 +172,6 @@ impl Table {
             tuples,
             def,
             accesses_since_eviction: 0,
-            eviction_credit: 0.0,
             wants: Wants::default(),
             accounted_bytes: 0,
         };
@@ -231,16 +228,23 @@ impl Table {
         self.wants.slots > 0 || !self.wants.values.is_empty()
     }
 
+    /// Whether what it waits for is memory for values.
+    pub fn wants_value_memory(&self) -> bool {
+        !self.wants.values.is_empty()
+    }
+
     /// Free slots that it is to have.
     pub fn wanted_slots(&self) -> u64 {
         self.wants.slots
     }
 
     /// Asks for more free slots than a transaction has just found, if it lacked slots.
-    pub fn want_more_slots(&mut self) {
+    pub fn want_more_slots(&mut self, meter: &MemoryMeter) {
         if std::mem::take(&mut self.wants.lacks_slot) {
-            // What the transaction had filled is free again: it needs more than that. Twice as many, so that a large one fits soon.
-            self.wants.slots = self.wants.slots.max(2 * self.tuples.free_slots() + 1);
+            // When other structures have grown, free slots may pay for it. Otherwise, what the transaction had filled is free again: it needs more than
+            // that; twice as many, so that a large one fits soon.
+            let slots = if meter.is_over() { 1 } else { 2 * self.tuples.free_slots() + 1 };
+            self.wants.slots = self.wants.slots.max(slots);
         }
     }
 
@@ -504,8 +508,10 @@ impl Table {
             return Err(Refused::Duplicate(found));
         }
         let id = self.place(serialized, meter).map_err(|reason| self.wants.record(reason))?;
-        if self.indexes.len() > 1
-            && let Some(found) = self.duplicate_of(id, 1..self.indexes.len())
+        // The primary key was looked for before; a table without one may have other unique keys.
+        let others = usize::from(self.def.key_bytes > 0)..self.indexes.len();
+        if !others.is_empty()
+            && let Some(found) = self.duplicate_of(id, others)
         {
             self.free_slot(id);
             return Err(Refused::Duplicate(found));

@@ -1,6 +1,6 @@
 //! How a tuple changes its place: evicted and brought back, moved so that memory can be given back.
 
-use super::{EVICTED_BIT, NotPlaced, Places, Refused, Table, side_by_side};
+use super::{EVICTED_BIT, Places, Refused, Table, side_by_side};
 use crate::anticache::evicted_table::{EvictedId, Location};
 use crate::catalog::key::KeyBuf;
 use crate::storage::index::{Columns, reference};
@@ -64,12 +64,7 @@ impl Table {
         if serialized.get(..self.def.indexed_bytes) != Some(&self.evicted.image(evicted_id)[..self.def.indexed_bytes]) {
             return Err(Refused::Malformed(format!("its indexed columns are not those of evicted tuple {evicted_id}")));
         }
-        // What nobody asked for may stay evicted: no room is made for it.
-        let id = match self.place(serialized, meter) {
-            Ok(id) => id,
-            Err(NotPlaced::NeedMemory(_)) if !hot => return Err(Refused::NeedMemory),
-            Err(reason) => return Err(self.wants.record(reason)),
-        };
+        let id = self.place(serialized, meter).map_err(|reason| self.wants.record(reason))?;
         let (places, indexes, defs) = side_by_side!(self);
         let columns = Columns::Evicted(places.evicted.image(evicted_id));
         for (index, def) in indexes.iter_mut().zip(defs) {
@@ -92,12 +87,13 @@ impl Table {
         self.tuples.free_slots() * self.tuples.tuple_bytes() as u64 + values as u64
     }
 
-    /// Gives a slab of variable-length data back, after moving its cells; false when none can be spared.
-    pub fn release_slab(&mut self, meter: &mut MemoryMeter) -> bool {
+    /// Gives a slab of variable-length data back, after moving its cells; false when none can be spared by a size class that shall keep `kept`
+    /// slabs' worth of free cells.
+    pub fn release_slab(&mut self, kept: u32, meter: &mut MemoryMeter) -> bool {
         let (Some(values), tuples, def) = (&mut self.values, &mut self.tuples, &self.def) else {
             return false;
         };
-        let released = values.release_one(|owner, column, new| {
+        let released = values.release_one(kept, |owner, column, new| {
             let offset = def.var_offsets[usize::from(column)];
             tuples.row_mut(owner)[offset..offset + 4].copy_from_slice(&new.to_le_bytes());
         });
@@ -105,34 +101,35 @@ impl Table {
         released > 0
     }
 
-    /// Gives the last chunk of tuple memory back, after moving its tuples to free slots of the others. `moved` is told the new ids of
-    /// tuples with writes that are not known to be durable. False when fewer than `kept` free slots would be left, or a tuple is pinned.
-    pub fn release_last_chunk(
-        &mut self,
-        kept: u64,
-        meter: &mut MemoryMeter,
-        mut moved: impl FnMut(TupleId, u8),
-    ) -> bool {
-        let live = self.tuples.live_in_last_chunk();
-        let has_room =
-            self.tuples.allocated_bytes() > 0 && self.tuples.free_before_last_chunk() >= live.len() as u64 + kept;
-        if !has_room || live.iter().any(|&id| self.tuples.flags(id) & flag::PINNED != 0) {
+    /// Gives the last chunks of tuple memory back, as many as it takes to hold less, after moving their tuples to free slots of the others.
+    /// `moved` is told the new ids of tuples with writes that are not known to be durable. False, and nothing is changed, when fewer than
+    /// `kept` free slots would be left, or a tuple is pinned.
+    pub fn release_chunks(&mut self, kept: u64, meter: &mut MemoryMeter, mut moved: impl FnMut(TupleId, u8)) -> bool {
+        let chunks = self.tuples.chunks_to_gain();
+        let slots = chunks as u64 * u64::from(self.tuples.slots_per_chunk());
+        if chunks == 0 || self.tuples.free_slots() < kept.saturating_add(slots) {
             return false;
         }
-        for old in live {
-            let (new, flags) = self.move_tuple(old);
-            if flags & flag::UNSYNCED != 0 {
-                moved(new, flags);
-            }
+        let mut ids = self.tuples.ids_of_last(chunks);
+        if ids.any(|id| self.tuples.is_live(id) && self.tuples.flags(id) & flag::PINNED != 0) {
+            return false;
         }
-        self.tuples.release_last_chunk();
+        for _ in 0..chunks {
+            for old in self.tuples.live_in_last_chunk() {
+                let (new, flags) = self.move_tuple(old);
+                if flags & flag::UNSYNCED != 0 {
+                    moved(new, flags);
+                }
+            }
+            self.tuples.release_last_chunk();
+        }
         self.account(meter);
         true
     }
 
     /// Moves a tuple to the lowest free slot.
     fn move_tuple(&mut self, old: TupleId) -> (TupleId, u8) {
-        let new = self.tuples.allocate().expect("free slots before the last chunk, counted by the caller");
+        let new = self.tuples.allocate().expect("free slots before the released chunks, counted by the caller");
         let (flags, next, prev) = (self.tuples.flags(old), self.tuples.next(old), self.tuples.prev(old));
         let row = self.tuples.row(old).to_vec();
         self.tuples.row_mut(new).copy_from_slice(&row);

@@ -144,7 +144,9 @@ impl Partition {
             let buffer = self.construct_block(table, id, unsynced);
             if let (Some(buffer), Some(anticache)) = (buffer, &mut self.anticache) {
                 anticache.unwritten.insert(id, buffer);
-                anticache.eviction.as_mut().map(|eviction| eviction.constructed.push(id));
+                if let Some(eviction) = &mut anticache.eviction {
+                    eviction.constructed.push(id);
+                }
                 return true;
             }
         }

@@ -19,6 +19,7 @@ use crate::catalog::{Catalog, TableId};
 use crate::config::{AntiCaching, Config, Log};
 use crate::durability::command_log::CommandLog;
 use crate::error::StartError;
+use crate::events::Events;
 use crate::io::files::{Files, KernelFiles};
 use crate::io::ring::{Completion, IoRing};
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
@@ -146,6 +147,7 @@ pub struct Partition {
     /// How many waiting transactions keep a tuple in memory; the tuple's flag says where it matters that some do.
     pins: HashMap<(TableId, TupleId), u32>,
     pub(crate) counters: Counters,
+    pub(crate) events: Events,
     /// Whether a table may want memory for a transaction that has not ended.
     pub(crate) hungry: bool,
     /// The first I/O error of the command log. It latches: nothing is acknowledged any more.
@@ -224,6 +226,7 @@ impl Partition {
             ready: VecDeque::new(),
             pins: HashMap::new(),
             counters: Counters::default(),
+            events: Events::default(),
             hungry: false,
             failure: None,
         })
@@ -237,6 +240,11 @@ impl Partition {
     /// Counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The latest events.
+    pub fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Tables, for tests and tools.

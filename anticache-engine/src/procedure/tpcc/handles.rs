@@ -105,8 +105,8 @@ handles!(
 handles!(
     /// CUSTOMER.
     Customer, "customer", key 7,
-    columns [c_w_id c_d_id c_id c_first c_middle c_last c_street_1 c_street_2 c_city c_state c_zip c_phone c_since c_credit c_credit_lim c_discount c_balance
-             c_ytd_payment c_payment_cnt c_delivery_cnt c_data],
+    columns [c_w_id c_d_id c_id c_first c_middle c_last c_street_1 c_street_2 c_city c_state c_zip c_phone c_since c_credit c_credit_lim c_discount
+             c_balance c_ytd_payment c_payment_cnt c_delivery_cnt c_data],
     indexes [by_name = "customer_by_name" 2 + 1 + 2 * (MAX_NAME_BYTES + 2);]
 );
 
@@ -148,8 +148,8 @@ handles!(
 handles!(
     /// STOCK.
     Stock, "stock", key 6,
-    columns [s_w_id s_i_id s_quantity s_dist_01 s_dist_02 s_dist_03 s_dist_04 s_dist_05 s_dist_06 s_dist_07 s_dist_08 s_dist_09 s_dist_10 s_ytd s_order_cnt
-             s_remote_cnt s_data],
+    columns [s_w_id s_i_id s_quantity s_dist_01 s_dist_02 s_dist_03 s_dist_04 s_dist_05 s_dist_06 s_dist_07 s_dist_08 s_dist_09 s_dist_10 s_ytd
+             s_order_cnt s_remote_cnt s_data],
     indexes []
 );
 

@@ -10,7 +10,7 @@
 //!                           | lines times: s_quantity:2 brand_generic:1 i_price:4 ol_amount:4 i_name:text |
 //! tpcc_payment       params | c_w_id:2 c_d_id:1 c_id:4 w_id:2 d_id:1 h_amount:4 h_date:8 | c_id = 0: c_last, the rest |
 //!                    reply  | warehouse's address | district's address | c_id:4 c_first:text c_middle:2 c_last:text | customer's address |
-//!                           | c_phone:16 c_since:8 c_credit:2 c_credit_lim:8 c_discount:2 c_balance:8 | the first 200 bytes of c_data, bad credit only: text |
+//!                           | c_phone:16 c_since:8 c_credit:2 c_credit_lim:8 c_discount:2 c_balance:8 | bad credit: 200 bytes of c_data: text |
 //!                   address | street_1:text street_2:text city:text state:2 zip:9 |
 //! tpcc_order_status  params | c_w_id:2 c_d_id:1 c_id:4 | c_id = 0: c_last, the rest |
 //!                    reply  | c_id:4 c_balance:8 c_first:text c_middle:2 c_last:text | o_id:4 o_entry_d:8 o_carrier_id:1 (0: none yet) lines:1 |

@@ -6,13 +6,12 @@
 //! ratios are medians of the ratios within a round. Requests are drawn beforehand. Prints a table; `--json` writes the list described in the
 //! project's README under "Benchmarks".
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::client::Client;
-use anticache_engine::config::{AntiCaching, Compaction, Config, Log, Merge};
+use anticache_engine::config::{AntiCaching, Config, Log};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
 use anticache_engine::net::server::Server;
 use anticache_engine::partition::{Partition, ReplySink};

@@ -6,12 +6,11 @@
 //! ratios are medians of the ratios within a round. Inputs are drawn beforehand and gone through again and again. The database grows: by about one
 //! order of ten lines for every two transactions. Prints a table; `--json` writes the list described in the project's README under "Benchmarks".
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
-use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::config::{AntiCaching, Config, Log};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
 use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::ProcedureSet;

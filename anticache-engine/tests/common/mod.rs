@@ -1,13 +1,12 @@
 //! A partition driven in process, for tests.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
-use anticache_engine::config::{AntiCaching, Compaction, Config, Log, Merge};
+use anticache_engine::config::{Config, Log};
 use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::partition::{Partition, ReplySink};

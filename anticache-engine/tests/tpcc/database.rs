@@ -1,7 +1,6 @@
 //! A partition with TPC-C's tables, driven in process.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -193,24 +192,15 @@ impl Database {
 
 fn config(variant: Variant, directory: &Path) -> Config {
     Config {
-        schema: directory.join("schema.sql"),
-        data_dir: directory.join("data"),
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        secret_file: None,
-        partitions: 1,
-        cpus: Vec::new(),
-        memory_budget_bytes: variant.budget_bytes,
         anticaching: variant.anticaching,
         lru_sample_rate: 0.2,
         eviction_block_bytes: 4096,
         merge: variant.merge,
-        hole_threshold: 0.5,
         huge_pages: false,
         log: variant.log,
         log_segment_bytes: 1 << 20,
-        log_group_interval_us: 0,
-        log_group_bytes: 1 << 20,
         seed: 7,
+        ..Config::new(directory.join("schema.sql"), directory.join("data"), variant.budget_bytes)
     }
 }
 

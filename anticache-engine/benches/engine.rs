@@ -79,6 +79,8 @@ fn config(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Path) -> 
         log_segment_bytes: 256 << 20,
         log_group_interval_us: 0,
         log_group_bytes: 1 << 20,
+        snapshot_interval_s: 0,
+        snapshot_log_bytes: 0,
         seed: 1,
     }
 }

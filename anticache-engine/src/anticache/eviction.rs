@@ -86,9 +86,14 @@ fn low_water_slots(table: &Table) -> u64 {
 impl Partition {
     /// One eviction transaction.
     pub(crate) fn evict(&mut self) -> Evicted {
+        // A snapshot has to save what is evicted.
+        let snapshot_is_behind = self.snapshot_is_behind();
         let Some(anticache) = self.anticache.as_ref().filter(|anticache| anticache.retry_writes_at.is_none()) else {
             return Evicted::Nothing;
         };
+        if snapshot_is_behind {
+            return Evicted::Wait;
+        }
         let count = anticache.blocks_per_eviction.min(anticache.buffers.available());
         if count == 0 || !self.ring.has_room() {
             return Evicted::Wait;

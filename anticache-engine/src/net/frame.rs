@@ -31,6 +31,8 @@ pub const REQUEST_FIXED_BYTES: usize = 10;
 pub const REPLY_HEADER_BYTES: usize = 13;
 /// Pseudo-procedure: the partition's counters and settings as JSON.
 pub const STATS_PROCEDURE: u16 = u16::MAX;
+/// Pseudo-procedure: takes a snapshot of all partitions; the reply comes when it is durable, `{"generation": n}`.
+pub const SNAPSHOT_PROCEDURE: u16 = u16::MAX - 1;
 /// Partition number of a hello that only asks.
 pub const ANY_PARTITION: u16 = u16::MAX;
 

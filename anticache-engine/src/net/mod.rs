@@ -3,4 +3,5 @@
 mod acceptor;
 pub mod frame;
 pub mod handshake;
+mod keeper;
 pub mod server;

@@ -7,22 +7,23 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
 use super::acceptor::{Acceptor, PartitionHandle};
-use super::frame::{RequestHead, STATS_PROCEDURE, Status, parse_requests, write_reply};
+use super::frame::{RequestHead, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, parse_requests, write_reply};
 use super::handshake::Greeting;
-use crate::catalog::Catalog;
+use super::keeper::{KeeperPort, KeeperThread, Message, Teller};
 use crate::config::Config;
+use crate::durability::recovery::{self, Site, read_schema};
 use crate::error::StartError;
-use crate::partition::{Partition, ReplySink};
+use crate::io::files::{Files, KernelFiles};
+use crate::partition::{Origin, Partition, ReplySink};
 use crate::procedure::ProcedureSet;
 use crate::secret::Secret;
 
@@ -49,6 +50,7 @@ pub struct Server {
     stopping: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     wakers: Vec<Arc<OwnedFd>>,
+    keeper: Sender<Message>,
 }
 
 /// Wakes a thread that waits for this eventfd.
@@ -64,11 +66,10 @@ impl Server {
     /// [`StartError`]; nothing runs then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let catalog = Catalog::from_file(&config.schema)?;
+        let (schema, catalog) = read_schema(&config.schema)?;
         config.check_against(&catalog)?;
         let procedures = ProcedureSet::for_catalog(&catalog)?;
         let secret = config.secret_file.as_deref().map(Secret::from_file).transpose()?;
-        prepare_directory(&config.data_dir)?;
         rustix::thread::disable_transparent_huge_pages(!config.huge_pages)
             .map_err(|error| StartError::system("switch huge pages")(error.into()))?;
         let listener =
@@ -77,16 +78,25 @@ impl Server {
         let settings = settings(config);
         let stopping = Arc::new(AtomicBool::new(false));
         let refused = Arc::new(AtomicU64::new(0));
-        let (mut wakers, mut handles, mut loops) = (Vec::new(), Vec::new(), Vec::new());
-        for id in 0..config.partitions {
-            let partition = Partition::create(id, config, &catalog, procedures.clone(), &config.data_dir)?;
+        let files: Arc<dyn Files> = Arc::new(KernelFiles::new());
+        let site = Site { files: &files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
+        let (keeper, partitions) = site.open()?;
+        let (to_keeper, inbox) = channel();
+        let (mut wakers, mut handles, mut loops, mut tellers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (id, partition) in partitions.into_iter().enumerate() {
+            if partition.counters().recovery_us > 0 {
+                eprintln!("anticached: {}", recovery::describe(&partition));
+            }
+            let (orders, ordered) = channel();
             let (sender, receiver) = channel();
             let event = new_event()?;
             wakers.push(Arc::clone(&event));
             handles.push(PartitionHandle { connections: sender, wake: Arc::clone(&event) });
+            tellers.push(Teller { orders, wake: Arc::clone(&event) });
+            let port = KeeperPort::new(to_keeper.clone(), ordered, config.snapshot_log_bytes);
             let refused = (id == 0).then(|| Arc::clone(&refused));
             let event_loop =
-                EventLoop::new(partition, receiver, event, Arc::clone(&stopping), settings.clone(), refused)
+                EventLoop::new(partition, port, receiver, event, Arc::clone(&stopping), settings.clone(), refused)
                     .map_err(StartError::system("set up an event loop"))?;
             loops.push(event_loop);
         }
@@ -95,11 +105,13 @@ impl Server {
         let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
             .map_err(StartError::system("set up the acceptor"))?;
         wakers.push(stop);
-        let mut server = Self { address, stopping, threads: Vec::new(), wakers };
+        let keeper = KeeperThread::new(keeper, inbox, tellers, config);
+        let mut server = Self { address, stopping, threads: Vec::new(), wakers, keeper: to_keeper };
         let cpu_of = |n: usize| (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
         for (id, event_loop) in loops.into_iter().enumerate() {
             server.spawn(format!("partition-{id}"), cpu_of(id), move || event_loop.run())?;
         }
+        server.spawn("keeper".to_owned(), cpu_of(0), move || keeper.run())?;
         server.spawn("acceptor".to_owned(), cpu_of(0), move || acceptor.run())?;
         Ok(server)
     }
@@ -134,6 +146,8 @@ impl Server {
     fn end(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.wakers.iter().for_each(|event| wake(event));
+        // It may have ended before.
+        let _ = self.keeper.send(Message::Stop);
         for thread in self.threads.drain(..) {
             // A panic in a thread was reported when it happened.
             let _ = thread.join();
@@ -177,23 +191,9 @@ fn bind_to(cpu: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Creates the data directory, or makes sure that it is empty: starting over what an earlier server left would lose it, and it cannot be
-/// recovered yet.
-fn prepare_directory(directory: &Path) -> Result<(), StartError> {
-    let named = || format!("data_dir {}", directory.display());
-    std::fs::create_dir_all(directory).map_err(StartError::system(named()))?;
-    let mut entries = std::fs::read_dir(directory).map_err(StartError::system(named()))?;
-    if let Some(entry) = entries.next() {
-        let name = entry.map(|entry| entry.file_name().to_string_lossy().into_owned()).unwrap_or_default();
-        return Err(StartError::Value {
-            key: "data_dir",
-            value: directory.display().to_string(),
-            allowed: format!(
-                "it holds `{name}`; this version cannot recover what an earlier server left: give an empty directory"
-            ),
-        });
-    }
-    Ok(())
+/// What a request asks for, if it is not a transaction.
+fn pseudo_procedure(request: &RequestHead) -> Option<u16> {
+    [STATS_PROCEDURE, SNAPSHOT_PROCEDURE].into_iter().find(|&procedure| procedure == request.procedure)
 }
 
 fn settings(config: &Config) -> serde_json::Value {
@@ -254,6 +254,7 @@ impl ReplySink for Outlets {
 
 struct EventLoop {
     partition: Partition,
+    keeper: KeeperPort,
     incoming: Receiver<TcpStream>,
     wake: Arc<OwnedFd>,
     stopping: Arc<AtomicBool>,
@@ -269,6 +270,7 @@ struct EventLoop {
 impl EventLoop {
     fn new(
         partition: Partition,
+        keeper: KeeperPort,
         incoming: Receiver<TcpStream>,
         wake: Arc<OwnedFd>,
         stopping: Arc<AtomicBool>,
@@ -280,6 +282,7 @@ impl EventLoop {
         epoll::add(&epoll, partition.ring().event(), epoll::EventData::new_u64(DISK), epoll::EventFlags::IN)?;
         Ok(Self {
             partition,
+            keeper,
             incoming,
             wake,
             stopping,
@@ -323,7 +326,10 @@ impl EventLoop {
         }
         for event in events.iter() {
             match event.data.u64() {
-                WAKE => self.take_connections()?,
+                WAKE => {
+                    self.take_connections()?;
+                    self.keeper.obey(&mut self.partition, &mut self.outlets);
+                }
                 DISK => self.partition.ring().clear_event(),
                 connection if read => {
                     let flags = event.flags;
@@ -334,6 +340,7 @@ impl EventLoop {
             }
         }
         self.partition.poll(&mut self.outlets);
+        self.keeper.report(&mut self.partition);
         self.send_all();
         Ok(())
     }
@@ -407,15 +414,22 @@ impl EventLoop {
             requests.clear();
             let input = &inlet.buffer[start..inlet.filled];
             let parsed = parse_requests(input, MAX_BATCH, &mut requests);
-            for run in requests.chunk_by(|a, b| (a.procedure == STATS_PROCEDURE) == (b.procedure == STATS_PROCEDURE)) {
-                if run[0].procedure == STATS_PROCEDURE {
-                    let stats = self.stats();
-                    for request in run {
-                        let out = self.outlets.buffer(number as u32, epoch);
-                        write_reply(out, request.token, Status::Committed, stats.as_bytes());
+            for run in requests.chunk_by(|a, b| pseudo_procedure(a) == pseudo_procedure(b)) {
+                match pseudo_procedure(&run[0]) {
+                    Some(STATS_PROCEDURE) => {
+                        let stats = self.stats();
+                        for request in run {
+                            let out = self.outlets.buffer(number as u32, epoch);
+                            write_reply(out, request.token, Status::Committed, stats.as_bytes());
+                        }
                     }
-                } else {
-                    self.partition.execute_batch(number as u32, epoch, input, run, &mut self.outlets);
+                    Some(_) => {
+                        for request in run {
+                            let origin = Origin { connection: number as u32, epoch, token: request.token };
+                            self.keeper.want(self.partition.id(), origin);
+                        }
+                    }
+                    None => self.partition.execute_batch(number as u32, epoch, input, run, &mut self.outlets),
                 }
             }
             let full = requests.len() == MAX_BATCH;
@@ -471,8 +485,10 @@ impl EventLoop {
             let mut interest = epoll::EventFlags::empty();
             interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
             interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
-            open &=
-                !inlet.ended || !outlet.frames.is_empty() || self.partition.owes_replies(number as u32, outlet.epoch);
+            open &= !inlet.ended
+                || !outlet.frames.is_empty()
+                || self.partition.owes_replies(number as u32, outlet.epoch)
+                || self.keeper.owes_replies(number as u32, outlet.epoch);
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);
                 open &= epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest).is_ok();

@@ -62,6 +62,8 @@ pub fn config(directory: &Path, budget_bytes: u64) -> Config {
         log_segment_bytes: 1 << 20,
         log_group_interval_us: 0,
         log_group_bytes: 1 << 20,
+        snapshot_interval_s: 0,
+        snapshot_log_bytes: 0,
         seed: 7,
     }
 }

@@ -18,7 +18,9 @@ use crate::anticache::chain::LruChain;
 use crate::anticache::evicted_table::{EvictedId, EvictedTable};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::{IndexId, TableDef};
+use capture::Capture;
 
+pub mod capture;
 mod check;
 mod residence;
 
@@ -79,6 +81,8 @@ pub struct Table {
     /// Length of a value that found no memory; 0 = none. Room is made for it before anything else is stored.
     wanted_value_bytes: usize,
     accounted_bytes: u64,
+    /// What the snapshot under way has yet to save of the table.
+    capture: Option<Box<Capture>>,
 }
 
 /// Whom a handle leads to; apart from [`Table`], because indexes are changed while it is asked.
@@ -132,6 +136,7 @@ impl Table {
             eviction_credit: 0.0,
             wanted_value_bytes: 0,
             accounted_bytes: 0,
+            capture: None,
         };
         table.account(meter);
         Ok(table)
@@ -306,13 +311,16 @@ impl Table {
             return Err(NeedMemory);
         }
         if let Some(id) = self.tuples.allocate() {
+            self.exempt(id);
             return Ok(id);
         }
         if !meter.fits(self.tuples.next_chunk_bytes()) || !self.tuples.add_chunk() {
             return Err(NeedMemory);
         }
         self.account(meter);
-        self.tuples.allocate().ok_or(NeedMemory)
+        let id = self.tuples.allocate().ok_or(NeedMemory)?;
+        self.exempt(id);
+        Ok(id)
     }
 
     /// Makes sure that a value of `bytes` can be stored, within the budget.
@@ -461,6 +469,7 @@ impl Table {
         bytes: &[u8],
         meter: &mut MemoryMeter,
     ) -> Result<(), Found> {
+        self.before_change(id);
         if self.is_indexed(offset) {
             return self.rewrite_indexed(id, offset, bytes, meter);
         }
@@ -534,6 +543,7 @@ impl Table {
     /// # Errors
     /// As [`Table::overwrite`].
     pub fn refer(&mut self, id: TupleId, var: u8, to: VarRef, meter: &mut MemoryMeter) -> Result<(), Found> {
+        self.before_change(id);
         let offset = self.def.var_offsets[usize::from(var)];
         if self.def.var_image_offsets[usize::from(var)].is_some() {
             return self.rewrite_indexed(id, offset, &to.to_le_bytes(), meter);
@@ -558,6 +568,7 @@ impl Table {
     /// Takes a resident tuple out of indexes and chain; its slot keeps id, row and flags until the transaction ends, because changes that it
     /// made before refer to them.
     pub fn detach(&mut self, id: TupleId) {
+        self.before_change(id);
         let (places, indexes, defs) = side_by_side!(self);
         for (index, def) in indexes.iter_mut().zip(defs) {
             index.remove(def, id, places.columns(id));

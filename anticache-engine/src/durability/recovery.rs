@@ -35,7 +35,7 @@ use crate::storage::table::Refused;
 use crate::storage::table::capture::Item;
 
 /// Transactions replayed between two looks at what is under way at the disk.
-const REPLAYED_BETWEEN_POLLS: u64 = 64;
+const REPLAYED_BETWEEN_POLLS: u64 = 16;
 
 /// What every partition is opened with.
 #[derive(Clone, Copy)]

@@ -6,6 +6,9 @@ use crate::net::frame::{REPLY_HEADER_BYTES, Status};
 /// Nobody's connection.
 const ORIGIN: Origin = Origin { connection: u32::MAX, epoch: 0, token: 0 };
 
+/// How often a transaction that the engine could not serve is tried.
+const MAX_ATTEMPTS: u32 = 20;
+
 /// Keeps the one reply.
 #[derive(Debug, Default)]
 pub(crate) struct Replies(Vec<u8>);
@@ -23,6 +26,19 @@ impl Partition {
     /// Why it does not commit.
     pub(crate) fn replay(&mut self, procedure: u16, params: &[u8]) -> Result<(), String> {
         debug_assert!(self.log.is_none());
+        let mut attempts = 1;
+        loop {
+            match self.try_replay(procedure, params) {
+                (Some(Status::Committed), _) => return Ok(()),
+                // It committed before, so memory sufficed: but not always the memory that other tables hold at this moment.
+                (Some(Status::Failed), _) if attempts < MAX_ATTEMPTS => self.settle(),
+                (_, reason) => return Err(reason),
+            }
+            attempts += 1;
+        }
+    }
+
+    fn try_replay(&mut self, procedure: u16, params: &[u8]) -> (Option<Status>, String) {
         let mut replies = Replies::default();
         self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0 }, &mut replies);
         while replies.0.is_empty() {
@@ -32,10 +48,18 @@ impl Partition {
             }
         }
         let status = replies.0.get(REPLY_HEADER_BYTES - 1).copied().and_then(Status::from_wire);
-        if status == Some(Status::Committed) {
-            return Ok(());
+        let reason = replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default();
+        (status, String::from_utf8_lossy(reason).into_owned())
+    }
+
+    /// Lets everything under way at the disk end, and the eviction policy do its work.
+    fn settle(&mut self) {
+        let mut replies = Replies::default();
+        self.poll(&mut replies);
+        while self.ring.in_flight() > 0 {
+            self.stall(&mut replies);
+            self.poll(&mut replies);
         }
-        Err(String::from_utf8_lossy(&replies.0[REPLY_HEADER_BYTES.min(replies.0.len())..]).into_owned())
     }
 
     /// Lets what is under way without a transaction go on: evictions that recovery has started.

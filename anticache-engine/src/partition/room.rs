@@ -5,6 +5,9 @@ use std::time::Instant;
 use super::{MAX_GROUP_BYTES, MAX_RESTARTS, Partition, ReplySink};
 use crate::anticache::eviction::Room;
 
+/// Times that a transaction is run again with memory that other tables have left over, before something more is evicted for it each time.
+const RESTARTS_BEFORE_EVICTION: u32 = 4;
+
 impl Partition {
     /// Step 6. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
     ///
@@ -18,6 +21,10 @@ impl Partition {
     ) -> Result<(), String> {
         // The slots that it had filled are free again: it needs more than those. Twice as many, so that a large transaction fits soon.
         let free = self.tables[table].tuples().free_slots();
+        if restarts >= RESTARTS_BEFORE_EVICTION {
+            // Tables that it wants memory of take it from each other: something else must give way. What there is to wait for is waited for below.
+            self.evict();
+        }
         let reason = loop {
             if restarts >= MAX_RESTARTS {
                 break "the transaction's own tuples do not fit";

@@ -61,7 +61,8 @@ fn schema() -> PathBuf {
 
 fn config(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Path) -> Config {
     let defaults = Config::new(schema(), data_dir.to_owned(), (records * 1250).max(64 << 20));
-    Config { anticaching, log, log_segment_bytes: 256 << 20, ..defaults }
+    let no_snapshots = Config { snapshot_interval_s: 0, snapshot_log_bytes: 0, ..defaults };
+    Config { anticaching, log, log_segment_bytes: 256 << 20, ..no_snapshots }
 }
 
 /// Requests of a mix, drawn with Zipf 1.0 over the records, newest hottest; reads are procedure 0, updates procedure 1.

@@ -11,8 +11,8 @@ use rustix::net::SendFlags;
 use serde::Deserialize;
 
 use crate::net::frame::{
-    ANY_PARTITION, HELLO_HEAD_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, REPLY_HEADER_BYTES, STATS_PROCEDURE, Status,
-    write_request,
+    ANY_PARTITION, HELLO_HEAD_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, REPLY_HEADER_BYTES, SNAPSHOT_PROCEDURE,
+    STATS_PROCEDURE, Status, write_request,
 };
 use crate::net::handshake::Refusal;
 use crate::secret::{NONCE_BYTES, Secret, Side, from_hex, new_nonce};
@@ -257,6 +257,19 @@ impl Client {
             };
         })?;
         outcome
+    }
+
+    /// Takes a snapshot of all partitions and waits until it is durable; its generation.
+    ///
+    /// # Errors
+    /// As [`Client::call`]; why there is none.
+    pub fn snapshot(&mut self) -> Result<u64, ClientError> {
+        let reply = self.call(0, SNAPSHOT_PROCEDURE, &[])?;
+        let said = serde_json::from_slice::<serde_json::Value>(&reply).unwrap_or_default();
+        said["generation"].as_u64().ok_or_else(|| ClientError::Protocol {
+            address: self.address,
+            problem: format!("a snapshot: {}", String::from_utf8_lossy(&reply)),
+        })
     }
 
     /// Counters and gauges, summed over the partitions, and the settings.

@@ -60,7 +60,7 @@ pub enum Log {
 pub struct Config {
     /// SQL DDL of the tables.
     pub schema: PathBuf,
-    /// Directory for the Block Table and the command log; must be empty or absent (there is no recovery yet).
+    /// Directory for the Block Table, the command log and snapshots: empty or absent, or what an earlier server left, which is recovered.
     pub data_dir: PathBuf,
     /// Address to listen on.
     pub listen: SocketAddr,
@@ -117,6 +117,12 @@ pub struct Config {
     /// Bytes, waiting replies included, with which a group is written although `log_group_interval_us` has not passed.
     #[serde(default = "one_mebibyte")]
     pub log_group_bytes: usize,
+    /// Seconds from one snapshot's beginning to the next; 0 = none by time. With `log` = off, snapshots are taken on demand only.
+    #[serde(default = "five_minutes")]
+    pub snapshot_interval_s: u64,
+    /// Bytes of the command log since the last snapshot with which a partition asks for the next one; 0 = none by bytes.
+    #[serde(default = "one_gibibyte")]
+    pub snapshot_log_bytes: u64,
     /// Whether large regions ask the kernel for transparent huge pages; without them each look-up in a large table misses the processor's page
     /// cache as well.
     #[serde(default = "yes")]
@@ -158,6 +164,12 @@ fn half() -> f64 {
 }
 fn sync() -> Log {
     Log::Sync
+}
+fn five_minutes() -> u64 {
+    300
+}
+fn one_gibibyte() -> u64 {
+    1 << 30
 }
 fn sixty_four_mebibytes() -> u64 {
     64 << 20

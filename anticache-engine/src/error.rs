@@ -1,7 +1,10 @@
 //! The engine's errors, one type a layer; every message carries its operands.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::durability::log_reader::LogError;
+use crate::durability::snapshot::format::Damage;
 
 /// A schema that the engine cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +65,9 @@ pub enum StartError {
     /// The schema.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    /// What an earlier server left.
+    #[error(transparent)]
+    Recovery(#[from] RecoveryError),
     /// Something that the system refused.
     #[error("{what}: {source}")]
     System {
@@ -77,6 +83,82 @@ impl StartError {
     pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::System { what, source }
+    }
+}
+
+/// Why a data directory cannot be recovered. Nothing in it was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    /// A file cannot be read, written, created or removed.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file or directory that is not what an earlier server leaves.
+    #[error("data directory {directory}: {problem}")]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// The configuration contradicts what the directory was written with.
+    #[error("data directory {directory} was written with {what} {written}, the configuration says {configured}")]
+    Differs {
+        /// The directory.
+        directory: PathBuf,
+        /// What is different.
+        what: &'static str,
+        /// What it was.
+        written: String,
+        /// What is configured.
+        configured: String,
+    },
+    /// A file whose content does not fit.
+    #[error("{path}, byte {offset}: {damage}")]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// Where what does not fit begins.
+        offset: u64,
+        /// What was found and expected.
+        damage: Damage,
+    },
+    /// The command log cannot be trusted.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A transaction of the command log does not commit again.
+    #[error(
+        "partition {partition}: transaction {sequence} of the command log, `{procedure}`, does not commit again: {problem}"
+    )]
+    Replay {
+        /// Partition.
+        partition: u32,
+        /// Its place in the command log.
+        sequence: u64,
+        /// Its procedure.
+        procedure: String,
+        /// What it ended with.
+        problem: String,
+    },
+    /// What was recovered does not fit in memory, or cannot be brought there.
+    #[error("partition {partition}: {problem}")]
+    Load {
+        /// Partition.
+        partition: u32,
+        /// Why.
+        problem: String,
+    },
+}
+
+impl RecoveryError {
+    /// For `map_err`: names the file.
+    pub fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source }
     }
 }
 

@@ -73,6 +73,32 @@ pub struct Counters {
     pub write_errors: u64,
     /// Times that a table gave memory back: chunks of tuple memory or a slab of variable-length data.
     pub released_chunks: u64,
+    /// Snapshots that became durable.
+    pub snapshots: u64,
+    /// Snapshots that were given up.
+    pub snapshot_errors: u64,
+    /// Bytes of the snapshots that became durable.
+    pub snapshot_bytes: u64,
+    /// Longest step of a snapshot, in microseconds.
+    pub snapshot_step_us_max: u64,
+    /// Times that the partition had to wait because a snapshot's writes did not keep up with what had to be saved ahead.
+    pub snapshot_stalls: u64,
+    /// Microseconds of those waits.
+    pub snapshot_stall_us: u64,
+    /// Blocks that a durable snapshot refers to and the one before did not.
+    pub snapshot_blocks_added: u64,
+    /// Blocks that a durable snapshot does not refer to any more and the one before did.
+    pub snapshot_blocks_removed: u64,
+    /// Microseconds that recovery took at the start.
+    pub recovery_us: u64,
+    /// Bytes of the snapshot that recovery read.
+    pub recovered_snapshot_bytes: u64,
+    /// Tuples of that snapshot, in memory and evicted.
+    pub recovered_tuples: u64,
+    /// Transactions of the command log that recovery replayed.
+    pub recovered_log_records: u64,
+    /// Bytes of the command log that recovery read.
+    pub recovered_log_bytes: u64,
 }
 
 /// Gauges taken when the statistics are asked for.

@@ -2,8 +2,11 @@
 //!
 //! A block's id is its place in the file: block `n` is at byte `n × block_bytes`. Ids of deleted blocks are used again, lowest first, so
 //! the file does not grow while the number of blocks does not.
+//!
+//! A snapshot does not copy blocks, which never change: it refers to them (paper §3.6, delta snapshots). So the id of a block that the last durable
+//! snapshot or the one under way refers to stays taken after the block was deleted, until neither does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,6 +59,27 @@ impl BlockState {
     }
 }
 
+/// What keeps the id of a block taken, besides the block itself.
+mod hold {
+    /// The last durable snapshot refers to it, or one of which nobody knows whether it is durable.
+    pub const DURABLE: u8 = 1;
+    /// The snapshot under way refers to it.
+    pub const UNDER_WAY: u8 = 2;
+    /// Deleted while it was being written: two writes to one place may land in either order.
+    pub const WRITING: u8 = 4;
+    /// The snapshot under way refers to it, and it is not in the file yet.
+    pub const AWAITED: u8 = 8;
+}
+
+/// How many blocks a snapshot refers to that the one before did not, and the other way round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Delta {
+    /// Blocks that were made since.
+    pub added: u64,
+    /// Blocks that were deleted since.
+    pub removed: u64,
+}
+
 /// The blocks of one partition.
 #[derive(Debug)]
 pub struct BlockTable {
@@ -63,6 +87,14 @@ pub struct BlockTable {
     block_bytes: usize,
     blocks: Vec<Option<BlockState>>,
     free: BTreeSet<u32>,
+    /// What keeps each id taken, see [`hold`].
+    holds: Vec<u8>,
+    /// Deleted blocks that the snapshot under way refers to.
+    deleted: BTreeMap<u32, BlockState>,
+    live: usize,
+    awaited: usize,
+    /// A block that the snapshot under way refers to will not be in the file.
+    spoiled: Option<u32>,
 }
 
 impl BlockTable {
@@ -71,7 +103,60 @@ impl BlockTable {
     /// # Errors
     /// As [`Files::create`].
     pub fn create(files: &dyn Files, path: &Path, block_bytes: usize) -> io::Result<Self> {
-        Ok(Self { file: files.create(path)?, block_bytes, blocks: Vec::new(), free: BTreeSet::new() })
+        Ok(Self::of_file(files.create(path)?, block_bytes))
+    }
+
+    /// Opens the file that a snapshot refers to; the first `high_water` ids are taken until [`BlockTable::end_restore`].
+    ///
+    /// # Errors
+    /// As [`Files::open`].
+    pub fn open(files: &dyn Files, path: &Path, block_bytes: usize, high_water: usize) -> io::Result<Self> {
+        let mut table = Self::of_file(files.open(path)?, block_bytes);
+        table.blocks.resize(high_water, None);
+        table.holds.resize(high_water, 0);
+        Ok(table)
+    }
+
+    fn of_file(file: Arc<dyn DiskFile>, block_bytes: usize) -> Self {
+        Self {
+            file,
+            block_bytes,
+            blocks: Vec::new(),
+            free: BTreeSet::new(),
+            holds: Vec::new(),
+            deleted: BTreeMap::new(),
+            live: 0,
+            awaited: 0,
+            spoiled: None,
+        }
+    }
+
+    /// Enters a block of the snapshot that is being recovered; false when its id is not below the high water or was entered before.
+    pub fn restore(&mut self, state: BlockState) -> bool {
+        let id = state.identity.block_id as usize;
+        if id >= self.blocks.len() || self.blocks[id].is_some() {
+            return false;
+        }
+        self.blocks[id] = Some(state);
+        self.holds[id] = hold::DURABLE;
+        self.live += 1;
+        true
+    }
+
+    /// Ends recovery: sets the holes of the first blocks, given how many tuples of each are still evicted, and deletes those without any. Ids below
+    /// `evicted.len()` that no block has can be taken. False when a block has more evicted tuples than it holds.
+    pub fn end_restore(&mut self, evicted: &[u32]) -> bool {
+        for (id, &count) in evicted.iter().enumerate() {
+            match &mut self.blocks[id] {
+                Some(state) if count > state.tuples => return false,
+                Some(state) => state.holes = state.tuples - count,
+                None => self.release(id as u32),
+            }
+            if count == 0 && self.blocks[id].is_some() {
+                self.remove(id as u32);
+            }
+        }
+        true
     }
 
     /// The file, for reads and writes.
@@ -91,7 +176,7 @@ impl BlockTable {
 
     /// Blocks that exist.
     pub fn live(&self) -> usize {
-        self.blocks.len() - self.free.len()
+        self.live
     }
 
     /// Length that the file has reached, in blocks.
@@ -110,6 +195,7 @@ impl BlockTable {
             }
             let first = self.blocks.len() as u32;
             self.blocks.resize(self.blocks.len() + count, None);
+            self.holds.resize(self.blocks.len(), 0);
             let appended: Vec<u32> = (first..first + count as u32).collect();
             self.free.extend(&appended);
             appended
@@ -136,6 +222,7 @@ impl BlockTable {
 
     /// Enters a block under an id from [`BlockTable::take_ids`].
     pub fn insert(&mut self, block_id: u32, state: BlockState) {
+        self.live += 1;
         self.blocks[block_id as usize] = Some(state);
     }
 
@@ -152,7 +239,7 @@ impl BlockTable {
         self.blocks[block_id as usize].as_ref().expect("a block that the Evicted Table refers to")
     }
 
-    /// A block, if there is one of this id.
+    /// A block, if it exists.
     pub fn find(&self, block_id: u32) -> Option<&BlockState> {
         self.blocks.get(block_id as usize)?.as_ref()
     }
@@ -166,26 +253,122 @@ impl BlockTable {
     }
 
     /// Deletes a block; its id can be used again, at once or, while it is still being written, when the write ended
-    /// ([`BlockTable::write_ended`]): two writes to one place may land in either order.
+    /// ([`BlockTable::write_ended`]), and while a snapshot refers to it, later.
     pub fn remove(&mut self, block_id: u32) {
-        let state = self.blocks[block_id as usize].take();
-        if !state.is_some_and(|state| matches!(state.place, Place::Writing { .. })) {
+        let Some(state) = self.blocks[block_id as usize].take() else { return };
+        self.live -= 1;
+        let holds = &mut self.holds[block_id as usize];
+        if matches!(state.place, Place::Writing { .. }) {
+            *holds |= hold::WRITING;
+        }
+        if *holds & hold::UNDER_WAY != 0 {
+            self.deleted.insert(block_id, state);
+            if state.place == Place::Unwritten {
+                self.spoiled = Some(block_id);
+            }
+        }
+        self.release(block_id);
+    }
+
+    /// Lets an id be taken when no block has it and nothing holds it.
+    fn release(&mut self, block_id: u32) {
+        if self.blocks[block_id as usize].is_none() && self.holds[block_id as usize] == 0 {
             self.free.insert(block_id);
         }
     }
 
     /// The write of a block ended; false when the block was deleted meanwhile.
     pub fn write_ended(&mut self, block_id: u32, place: Place) -> bool {
+        let holds = &mut self.holds[block_id as usize];
+        *holds &= !hold::WRITING;
+        if *holds & hold::AWAITED != 0 {
+            if place == Place::Stored {
+                *holds &= !hold::AWAITED;
+                self.awaited -= 1;
+            } else {
+                self.spoiled = Some(block_id);
+            }
+        }
         match &mut self.blocks[block_id as usize] {
             Some(state) => {
                 state.place = place;
                 true
             }
             None => {
-                self.free.insert(block_id);
+                self.release(block_id);
                 false
             }
         }
+    }
+
+    /// A snapshot begins: it refers to every block that exists now.
+    pub fn begin_snapshot(&mut self) {
+        self.spoiled = None;
+        for (state, holds) in self.blocks.iter().zip(&mut self.holds) {
+            let Some(state) = state else { continue };
+            *holds |= hold::UNDER_WAY;
+            if state.place != Place::Stored {
+                *holds |= hold::AWAITED;
+                self.awaited += 1;
+            }
+        }
+    }
+
+    /// Hands out the blocks that the snapshot under way refers to, from an id on, until `put` takes no more. Returns the id to go on with; `None` at
+    /// the end.
+    pub fn snapshot_blocks(&self, from: u32, mut put: impl FnMut(&BlockState) -> bool) -> Option<u32> {
+        let under_way = |id: &u32| self.holds[*id as usize] & hold::UNDER_WAY != 0;
+        let mut ids = (from..self.holds.len() as u32).filter(under_way);
+        ids.find(|id| {
+            let state = self.blocks[*id as usize].as_ref().or_else(|| self.deleted.get(id));
+            !state.is_some_and(&mut put)
+        })
+    }
+
+    /// Blocks that the snapshot under way refers to and that are not in the file yet.
+    pub fn snapshot_awaits(&self) -> usize {
+        self.awaited
+    }
+
+    /// A block that the snapshot under way refers to and that could not be written.
+    pub fn snapshot_spoiled(&self) -> Option<u32> {
+        self.spoiled
+    }
+
+    /// The snapshot under way is the durable one now: what only the one before referred to is released.
+    pub fn snapshot_durable(&mut self) -> Delta {
+        let mut delta = Delta::default();
+        for id in 0..self.holds.len() {
+            let holds = self.holds[id];
+            let (before, now) = (holds & hold::DURABLE != 0, holds & hold::UNDER_WAY != 0);
+            delta.added += u64::from(now && !before);
+            delta.removed += u64::from(before && !now);
+            if before || now {
+                self.holds[id] = holds & hold::WRITING | if now { hold::DURABLE } else { 0 };
+                self.release(id as u32);
+            }
+        }
+        self.forget_snapshot();
+        delta
+    }
+
+    /// The snapshot under way was given up: nothing refers to what only it referred to. When it is not known whether it is `in_doubt`, durable or
+    /// not, a crash may lead back to it or to the one before, so both keep their blocks.
+    pub fn snapshot_abandoned(&mut self, in_doubt: bool) {
+        for id in 0..self.holds.len() {
+            if self.holds[id] & hold::UNDER_WAY != 0 {
+                self.holds[id] &= !(hold::UNDER_WAY | hold::AWAITED);
+                self.holds[id] |= if in_doubt { hold::DURABLE } else { 0 };
+                self.release(id as u32);
+            }
+        }
+        self.forget_snapshot();
+    }
+
+    fn forget_snapshot(&mut self) {
+        self.awaited = 0;
+        self.spoiled = None;
+        self.deleted.clear();
     }
 
     /// Iterates over the blocks that exist.
@@ -220,7 +403,7 @@ mod tests {
         table.remove(0);
         table.remove(2);
         assert_eq!(table.take_ids(2), [4, 5], "no run of two among 0 and 2");
-        assert_eq!((table.live(), table.high_water()), (4, 6));
+        assert_eq!((table.live(), table.high_water()), (2, 6), "ids taken for blocks to come are no blocks yet");
         assert_eq!(table.get(1).identity.block_id, 1);
     }
 

@@ -96,10 +96,12 @@ impl AntiCache {
 impl Partition {
     /// One step of an eviction: constructs a block, and writes them all when it was the last. Begins an eviction when none is under way.
     pub(crate) fn evict(&mut self, cause: Cause) -> Evicted {
+        // A snapshot has to save what is evicted.
+        let snapshot_is_behind = self.snapshot_is_behind();
         let Some(anticache) = self.anticache.as_mut().filter(|anticache| anticache.retry_writes_at.is_none()) else {
             return Evicted::Nothing;
         };
-        if anticache.buffers.available() == 0 || !self.ring.has_room() {
+        if snapshot_is_behind || anticache.buffers.available() == 0 || !self.ring.has_room() {
             return Evicted::Wait;
         }
         let started = Instant::now();

@@ -1,7 +1,7 @@
 //! Anti-caching (paper §3): what is cold goes to disk in blocks, and comes back when a transaction asks for it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::catalog::TableId;
@@ -68,6 +68,11 @@ impl BufferPool {
     }
 }
 
+/// The file of a partition's blocks.
+pub(crate) fn block_file(partition: u32, directory: &Path) -> PathBuf {
+    directory.join(format!("blocks-{partition:04}.db"))
+}
+
 /// A block on its way from disk, with everything that waits for it.
 #[derive(Debug)]
 pub(crate) struct Fetch {
@@ -127,17 +132,22 @@ pub(crate) struct AntiCache {
 }
 
 impl AntiCache {
+    /// With an empty Block Table.
     pub(crate) fn create(
         partition: u32,
         config: &Config,
         files: &dyn Files,
         directory: &Path,
     ) -> Result<Self, StartError> {
-        let path = directory.join(format!("blocks-{partition:04}.db"));
+        let path = block_file(partition, directory);
         let blocks = BlockTable::create(files, &path, config.eviction_block_bytes)
             .map_err(StartError::system(format!("create the block table {}", path.display())))?;
+        Ok(Self::new(partition, config, blocks))
+    }
+
+    pub(crate) fn new(partition: u32, config: &Config, blocks: BlockTable) -> Self {
         let blocks_per_eviction = config.blocks_per_eviction();
-        Ok(Self {
+        Self {
             partition,
             blocks,
             buffers: BufferPool::new(config.buffers_per_partition(), config.eviction_block_bytes),
@@ -165,7 +175,12 @@ impl AntiCache {
             kept: HashSet::new(),
             retry_writes_at: None,
             scratch: Vec::new(),
-        })
+        }
+    }
+
+    /// Lets no block made from now on have this creation time or an earlier one.
+    pub(crate) fn created_before(&mut self, created_us: u64) {
+        self.last_created_us = self.last_created_us.max(created_us);
     }
 
     pub(crate) fn staging_bytes(&self) -> u64 {

@@ -234,6 +234,18 @@ impl CommandLog {
         self.sequence
     }
 
+    /// Every record below is durable.
+    pub fn durable_sequence(&self) -> u64 {
+        let in_flight = self.in_flight.as_ref().map_or(0, |group| group.records);
+        self.sequence - u64::from(self.current.records) - u64::from(in_flight)
+    }
+
+    /// The segment taken last that begins at or before record `sequence`: that record is not in an older one.
+    pub fn segment_holding(&self, sequence: u64) -> u64 {
+        let begins = self.segment_sequences.iter().rev().find(|&&(_, first)| first <= sequence);
+        begins.map_or(self.segment_sequences[0].0, |&(number, _)| number)
+    }
+
     /// Removes segments that hold nothing but records below `sequence`, when there is time; never the current one.
     pub fn truncate_before(&mut self, sequence: u64) {
         if let Some(kept) = self.segment_sequences.iter().rposition(|&(_, first)| first <= sequence) {

@@ -1,5 +1,8 @@
-//! Durability: the command log. Snapshots and recovery (paper §3.6) will live beside it.
+//! Durability: the command log, snapshots, and recovery from both (paper §3.6).
 
 pub mod command_log;
 pub mod log_reader;
+pub mod manifest;
+pub mod recovery;
 pub mod segment;
+pub mod snapshot;

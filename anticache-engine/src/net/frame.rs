@@ -40,6 +40,8 @@ pub const DESCRIBE_PROCEDURE: u16 = 0xFFFD;
 /// A page of a table's rows; parameters: table 2, cursor 8 (0 = the beginning). The answer: next cursor 8 (all ones = that was the end), then rows, each
 /// as length 4 and its serialized form. See [`crate::anticache::scan`].
 pub const SCAN_PROCEDURE: u16 = 0xFFFC;
+/// Takes a snapshot of all partitions; the reply comes when it is durable, `{"generation": n}`.
+pub const SNAPSHOT_PROCEDURE: u16 = 0xFFFB;
 /// Partition number of a hello that only asks.
 pub const ANY_PARTITION: u16 = u16::MAX;
 

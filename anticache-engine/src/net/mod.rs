@@ -4,4 +4,5 @@ mod acceptor;
 pub mod admin;
 pub mod frame;
 pub mod handshake;
+mod keeper;
 pub mod server;

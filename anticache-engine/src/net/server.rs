@@ -7,10 +7,9 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,12 +17,16 @@ use rustix::event::epoll;
 
 use super::acceptor::{Acceptor, PartitionHandle};
 use super::admin;
-use super::frame::{FIRST_ADMIN_PROCEDURE, RequestHead, STATS_PROCEDURE, Status, parse_requests, write_reply};
+use super::frame::{
+    FIRST_ADMIN_PROCEDURE, RequestHead, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, parse_requests, write_reply,
+};
 use super::handshake::Greeting;
-use crate::catalog::Catalog;
+use super::keeper::{KeeperPort, KeeperThread, Message, Teller};
 use crate::config::Config;
+use crate::durability::recovery::{self, Site, read_schema};
 use crate::error::StartError;
-use crate::partition::{Partition, ReplySink};
+use crate::io::files::{Files, KernelFiles};
+use crate::partition::{Origin, Partition, ReplySink};
 use crate::procedure::ProcedureSet;
 use crate::secret::Secret;
 
@@ -50,6 +53,7 @@ pub struct Server {
     stopping: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     wakers: Vec<Arc<OwnedFd>>,
+    keeper: Sender<Message>,
 }
 
 /// Wakes a thread that waits for this eventfd.
@@ -65,11 +69,10 @@ impl Server {
     /// [`StartError`]; nothing runs then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let catalog = Catalog::from_file(&config.schema)?;
+        let (schema, catalog) = read_schema(&config.schema)?;
         config.check_against(&catalog)?;
         let procedures = ProcedureSet::for_catalog(&catalog)?;
         let secret = config.secret_file.as_deref().map(Secret::from_file).transpose()?;
-        prepare_directory(&config.data_dir)?;
         rustix::thread::disable_transparent_huge_pages(!config.huge_pages)
             .map_err(|error| StartError::system("switch huge pages")(error.into()))?;
         let listener =
@@ -78,16 +81,25 @@ impl Server {
         let settings = settings(config);
         let stopping = Arc::new(AtomicBool::new(false));
         let refused = Arc::new(AtomicU64::new(0));
-        let (mut wakers, mut handles, mut loops) = (Vec::new(), Vec::new(), Vec::new());
-        for id in 0..config.partitions {
-            let partition = Partition::create(id, config, &catalog, procedures.clone(), &config.data_dir)?;
+        let files: Arc<dyn Files> = Arc::new(KernelFiles::new());
+        let site = Site { files: &files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
+        let (keeper, partitions) = site.open()?;
+        let (to_keeper, inbox) = channel();
+        let (mut wakers, mut handles, mut loops, mut tellers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (id, partition) in partitions.into_iter().enumerate() {
+            if partition.counters().recovery_us > 0 {
+                eprintln!("anticached: {}", recovery::describe(&partition));
+            }
+            let (orders, ordered) = channel();
             let (sender, receiver) = channel();
             let event = new_event()?;
             wakers.push(Arc::clone(&event));
             handles.push(PartitionHandle { connections: sender, wake: Arc::clone(&event) });
+            tellers.push(Teller { orders, wake: Arc::clone(&event) });
+            let port = KeeperPort::new(to_keeper.clone(), ordered, config.snapshot_log_bytes);
             let refused = (id == 0).then(|| Arc::clone(&refused));
             let event_loop =
-                EventLoop::new(partition, receiver, event, Arc::clone(&stopping), settings.clone(), refused)
+                EventLoop::new(partition, port, receiver, event, Arc::clone(&stopping), settings.clone(), refused)
                     .map_err(StartError::system("set up an event loop"))?;
             loops.push(event_loop);
         }
@@ -96,11 +108,13 @@ impl Server {
         let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
             .map_err(StartError::system("set up the acceptor"))?;
         wakers.push(stop);
-        let mut server = Self { address, stopping, threads: Vec::new(), wakers };
+        let keeper = KeeperThread::new(keeper, inbox, tellers, config);
+        let mut server = Self { address, stopping, threads: Vec::new(), wakers, keeper: to_keeper };
         let cpu_of = |n: usize| (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
         for (id, event_loop) in loops.into_iter().enumerate() {
             server.spawn(format!("partition-{id}"), cpu_of(id), move || event_loop.run())?;
         }
+        server.spawn("keeper".to_owned(), cpu_of(0), move || keeper.run())?;
         server.spawn("acceptor".to_owned(), cpu_of(0), move || acceptor.run())?;
         Ok(server)
     }
@@ -135,6 +149,8 @@ impl Server {
     fn end(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.wakers.iter().for_each(|event| wake(event));
+        // It may have ended before.
+        let _ = self.keeper.send(Message::Stop);
         for thread in self.threads.drain(..) {
             // A panic in a thread was reported when it happened.
             let _ = thread.join();
@@ -176,25 +192,6 @@ fn bind_to(cpu: usize) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
-}
-
-/// Creates the data directory, or makes sure that it is empty: starting over what an earlier server left would lose it, and it cannot be
-/// recovered yet.
-fn prepare_directory(directory: &Path) -> Result<(), StartError> {
-    let named = || format!("data_dir {}", directory.display());
-    std::fs::create_dir_all(directory).map_err(StartError::system(named()))?;
-    let mut entries = std::fs::read_dir(directory).map_err(StartError::system(named()))?;
-    if let Some(entry) = entries.next() {
-        let name = entry.map(|entry| entry.file_name().to_string_lossy().into_owned()).unwrap_or_default();
-        return Err(StartError::Value {
-            key: "data_dir",
-            value: directory.display().to_string(),
-            allowed: format!(
-                "it holds `{name}`; this version cannot recover what an earlier server left: give an empty directory"
-            ),
-        });
-    }
-    Ok(())
 }
 
 fn settings(config: &Config) -> serde_json::Value {
@@ -255,6 +252,7 @@ impl ReplySink for Outlets {
 
 struct EventLoop {
     partition: Partition,
+    keeper: KeeperPort,
     incoming: Receiver<TcpStream>,
     wake: Arc<OwnedFd>,
     stopping: Arc<AtomicBool>,
@@ -270,6 +268,7 @@ struct EventLoop {
 impl EventLoop {
     fn new(
         partition: Partition,
+        keeper: KeeperPort,
         incoming: Receiver<TcpStream>,
         wake: Arc<OwnedFd>,
         stopping: Arc<AtomicBool>,
@@ -281,6 +280,7 @@ impl EventLoop {
         epoll::add(&epoll, partition.ring().event(), epoll::EventData::new_u64(DISK), epoll::EventFlags::IN)?;
         Ok(Self {
             partition,
+            keeper,
             incoming,
             wake,
             stopping,
@@ -324,7 +324,10 @@ impl EventLoop {
         }
         for event in events.iter() {
             match event.data.u64() {
-                WAKE => self.take_connections()?,
+                WAKE => {
+                    self.take_connections()?;
+                    self.keeper.obey(&mut self.partition, &mut self.outlets);
+                }
                 DISK => self.partition.ring().clear_event(),
                 connection if read => {
                     let flags = event.flags;
@@ -335,6 +338,7 @@ impl EventLoop {
             }
         }
         self.partition.poll(&mut self.outlets);
+        self.keeper.report(&mut self.partition);
         self.send_all();
         Ok(())
     }
@@ -411,13 +415,7 @@ impl EventLoop {
             let is_admin = |request: &RequestHead| request.procedure >= FIRST_ADMIN_PROCEDURE;
             for run in requests.chunk_by(|a, b| is_admin(a) == is_admin(b)) {
                 if is_admin(&run[0]) {
-                    for request in run {
-                        let (status, payload) = match request.procedure {
-                            STATS_PROCEDURE => (Status::Committed, self.stats().into_bytes()),
-                            procedure => admin::answer(&self.partition, procedure, request.params(input)),
-                        };
-                        write_reply(self.outlets.buffer(number as u32, epoch), request.token, status, &payload);
-                    }
+                    run.iter().for_each(|request| self.administer(number, epoch, request, input));
                 } else {
                     self.partition.execute_batch(number as u32, epoch, input, run, &mut self.outlets);
                 }
@@ -444,6 +442,19 @@ impl EventLoop {
             inlet.buffer.resize(2 * inlet.filled, 0);
         }
         true
+    }
+
+    /// Answers a request that is no transaction; that for a snapshot is answered when it is durable.
+    fn administer(&mut self, number: usize, epoch: u32, request: &RequestHead, input: &[u8]) {
+        let (status, payload) = match request.procedure {
+            STATS_PROCEDURE => (Status::Committed, self.stats().into_bytes()),
+            SNAPSHOT_PROCEDURE => {
+                let origin = Origin { connection: number as u32, epoch, token: request.token };
+                return self.keeper.want(self.partition.id(), origin);
+            }
+            procedure => admin::answer(&self.partition, procedure, request.params(input)),
+        };
+        write_reply(self.outlets.buffer(number as u32, epoch), request.token, status, &payload);
     }
 
     fn stats(&self) -> String {
@@ -475,8 +486,10 @@ impl EventLoop {
             let mut interest = epoll::EventFlags::empty();
             interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
             interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
-            open &=
-                !inlet.ended || !outlet.frames.is_empty() || self.partition.owes_replies(number as u32, outlet.epoch);
+            open &= !inlet.ended
+                || !outlet.frames.is_empty()
+                || self.partition.owes_replies(number as u32, outlet.epoch)
+                || self.keeper.owes_replies(number as u32, outlet.epoch);
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);
                 open &= epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest).is_ok();

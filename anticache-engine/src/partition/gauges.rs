@@ -12,7 +12,7 @@ impl Partition {
     pub fn gauges(&self) -> Gauges {
         let sum = |each: fn(&Table) -> usize| self.tables.iter().map(|table| each(table) as u64).sum();
         let blocks = self.anticache.as_ref().map(|anticache| &anticache.blocks);
-        let staging = self.anticache.as_ref().map_or(0, AntiCache::staging_bytes);
+        let staging = self.anticache.as_ref().map_or(0, AntiCache::staging_bytes) + self.snapshots.counted_bytes();
         Gauges {
             tuples_resident: self.tables.iter().map(|table| table.tuples().live()).sum(),
             tuples_evicted: self.tables.iter().map(|table| table.evicted().live()).sum(),

@@ -18,6 +18,7 @@ use crate::anticache::AntiCache;
 use crate::catalog::{Catalog, TableId};
 use crate::config::{AntiCaching, Config, Log};
 use crate::durability::command_log::CommandLog;
+use crate::durability::snapshot::Snapshots;
 use crate::error::StartError;
 use crate::events::Events;
 use crate::io::files::{Files, KernelFiles};
@@ -33,6 +34,7 @@ use crate::storage::undo::{Change, UndoLog};
 use crate::txn::{Abort, Footprint, TxnContext, roll_back};
 
 mod gauges;
+mod replay;
 mod room;
 mod waiting;
 
@@ -78,6 +80,8 @@ pub(crate) enum IoTag {
     CompactRead,
     /// A block that compaction writes.
     CompactWrite,
+    /// An operation of the snapshot under way.
+    Snapshot(u32),
 }
 
 impl IoTag {
@@ -88,6 +92,7 @@ impl IoTag {
             Self::Evict(number) => 2 << 32 | u64::from(number),
             Self::CompactRead => 3 << 32,
             Self::CompactWrite => 4 << 32,
+            Self::Snapshot(number) => 5 << 32 | u64::from(number),
         }
     }
 
@@ -97,7 +102,8 @@ impl IoTag {
             1 => Self::Fetch(tag as u32),
             2 => Self::Evict(tag as u32),
             3 => Self::CompactRead,
-            _ => Self::CompactWrite,
+            4 => Self::CompactWrite,
+            _ => Self::Snapshot(tag as u32),
         }
     }
 }
@@ -149,6 +155,9 @@ pub struct Partition {
     completions: Vec<Completion>,
     pub(crate) anticache: Option<AntiCache>,
     pub(crate) log: Option<CommandLog>,
+    /// Records of the command log in the database's state at the start; what counts as its sequence while there is no log.
+    first_sequence: u64,
+    pub(crate) snapshots: Snapshots,
     pub(crate) waiting: Vec<Option<Waiting>>,
     free_waiting: Vec<WaitingId>,
     pub(crate) ready: VecDeque<WaitingId>,
@@ -191,31 +200,40 @@ impl Partition {
         procedures: ProcedureSet,
         directory: &Path,
     ) -> Result<Self, StartError> {
-        let anticaching = config.anticaching != AntiCaching::Off;
-        let staging_bytes =
-            if anticaching { (config.buffers_per_partition() * config.eviction_block_bytes) as u64 } else { 0 };
-        let budget_bytes = config.partition_budget_bytes();
-        let mut meter = MemoryMeter::new(budget_bytes, staging_bytes);
-        let tables: io::Result<Vec<_>> = catalog
-            .tables()
-            .iter()
-            .map(|def| Table::new(def.clone(), anticaching && def.evictable, budget_bytes, &mut meter))
-            .collect();
-        let tables = tables.map_err(StartError::system("reserve address space for tables"))?;
         let anticache = match config.anticaching {
             AntiCaching::Off => None,
             _ => Some(AntiCache::create(id, config, &**files, directory)?),
         };
-        let log = match config.log {
-            Log::Off => None,
-            Log::Sync => {
-                let interval = Duration::from_micros(config.log_group_interval_us);
-                let log = CommandLog::create(files, directory, id, config.log_segment_bytes, procedures.names());
-                let log = log.map_err(StartError::system("create the command log"))?;
-                Some(log.grouped(interval, config.log_group_bytes))
-            }
-        };
-        let ring = files.ring((config.buffers_per_partition() + 2) as u32);
+        let mut partition = Self::assemble(files, id, config, catalog, procedures, anticache)?;
+        if config.log == Log::Sync {
+            let (bytes, names) = (config.log_segment_bytes, partition.procedures.names());
+            let log = CommandLog::create(files, directory, id, bytes, names);
+            partition.set_log(config, log.map_err(StartError::system("create the command log"))?);
+        }
+        Ok(partition)
+    }
+
+    /// A partition with empty tables and without a command log.
+    pub(crate) fn assemble(
+        files: &Arc<dyn Files>,
+        id: u32,
+        config: &Config,
+        catalog: &Catalog,
+        procedures: ProcedureSet,
+        anticache: Option<AntiCache>,
+    ) -> Result<Self, StartError> {
+        let snapshots = Snapshots::new(config);
+        let staging_bytes = anticache.as_ref().map_or(0, AntiCache::staging_bytes) + snapshots.reserved_bytes();
+        let budget_bytes = config.partition_budget_bytes();
+        let mut meter = MemoryMeter::new(budget_bytes, staging_bytes);
+        let keeps_chain = |evictable| anticache.is_some() && evictable;
+        let tables: io::Result<Vec<_>> = catalog
+            .tables()
+            .iter()
+            .map(|def| Table::new(def.clone(), keeps_chain(def.evictable), budget_bytes, &mut meter))
+            .collect();
+        let tables = tables.map_err(StartError::system("reserve address space for tables"))?;
+        let ring = files.ring((config.buffers_per_partition() + 2 + Snapshots::OPERATIONS) as u32);
         let ring = ring.map_err(StartError::system("set up disk I/O"))?;
         Ok(Self {
             id,
@@ -229,7 +247,9 @@ impl Partition {
             ring,
             completions: Vec::new(),
             anticache,
-            log,
+            log: None,
+            first_sequence: 0,
+            snapshots,
             waiting: Vec::new(),
             free_waiting: Vec::new(),
             ready: VecDeque::new(),
@@ -240,6 +260,31 @@ impl Partition {
             pauses: Pauses::default(),
             failure: None,
         })
+    }
+
+    pub(crate) fn set_log(&mut self, config: &Config, log: CommandLog) {
+        let interval = Duration::from_micros(config.log_group_interval_us);
+        self.log = Some(log.grouped(interval, config.log_group_bytes));
+    }
+
+    /// The segment in which the command log goes on; none without a log.
+    pub fn first_segment(&self) -> Option<u64> {
+        self.log.as_ref().map(|log| log.segment_holding(log.sequence()))
+    }
+
+    /// Counts from now on: what recovery did is not what clients asked for.
+    pub(crate) fn forget_counters(&mut self) {
+        self.counters = Counters::default();
+    }
+
+    /// The sequence of the next record, as long as there is no command log that knows it.
+    pub(crate) fn set_first_sequence(&mut self, sequence: u64) {
+        self.first_sequence = sequence;
+    }
+
+    /// Records of the command log that the state contains: the sequence of the next one.
+    pub fn log_sequence(&self) -> u64 {
+        self.log.as_ref().map_or(self.first_sequence, CommandLog::sequence)
     }
 
     /// Number of the partition.
@@ -296,6 +341,7 @@ impl Partition {
     ) {
         for window in requests.chunks(PREFETCH_WINDOW) {
             self.bound_group(sink);
+            self.bound_snapshot(sink);
             self.prefetch(input, window);
             for request in window {
                 let origin = Origin { connection, epoch, token: request.token };
@@ -485,6 +531,7 @@ impl Partition {
         self.retry_writes();
         self.retry_merges();
         self.run_ready(sink);
+        self.step_snapshot();
         self.keep_budget();
         self.start_fetches();
         self.compact();
@@ -500,6 +547,7 @@ impl Partition {
             IoTag::Evict(number) => self.blocks_written(number, completion),
             IoTag::CompactRead => self.source_read(completion),
             IoTag::CompactWrite => self.compacted_block_written(completion),
+            IoTag::Snapshot(number) => self.snapshot_io_ended(number, completion),
         }
     }
 
@@ -550,7 +598,7 @@ impl Partition {
 
     /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`] does not fire.
     pub fn poll_after(&self) -> Option<Duration> {
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || self.snapshots.can_step() {
             return Some(Duration::ZERO);
         }
         let group_due = self.log.as_ref().and_then(|log| log.due(Instant::now()));

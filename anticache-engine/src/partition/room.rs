@@ -73,8 +73,20 @@ impl Partition {
         }
     }
 
+    /// Waits until what a snapshot under way had to save ahead is small enough to be let grow.
+    pub(super) fn bound_snapshot<S: ReplySink>(&mut self, sink: &mut S) {
+        while self.snapshot_is_behind() {
+            let (waited_us, completed) = self.stall(sink);
+            self.counters.snapshot_stalls += 1;
+            self.counters.snapshot_stall_us += waited_us;
+            if completed == 0 && self.ring.in_flight() == 0 {
+                return;
+            }
+        }
+    }
+
     /// Waits for the disk, in the middle of everything. Returns for how many microseconds, and how many operations completed.
-    fn stall<S: ReplySink>(&mut self, sink: &mut S) -> (u64, usize) {
+    pub(super) fn stall<S: ReplySink>(&mut self, sink: &mut S) -> (u64, usize) {
         let started = Instant::now();
         let flushed = self.flush_log(true);
         let mut completions = std::mem::take(&mut self.completions);

@@ -113,6 +113,7 @@ impl Partition {
             self.unpin(&waiting.pinned);
             let Waiting { origin, procedure, ref params, restarts, .. } = waiting;
             self.bound_group(sink);
+            self.bound_snapshot(sink);
             match &waiting.problem {
                 None => self.run(Invocation { origin, procedure, params, restarts }, sink),
                 Some(problem) => self.refuse(origin, problem, sink),

@@ -46,6 +46,8 @@ pub mod flag {
     pub const UNSYNCED: u8 = UNSYNCED_EVEN | UNSYNCED_ODD;
     /// A transaction that waits for blocks has found it in memory, or got it merged: it must not be evicted before that transaction ran.
     pub const PINNED: u8 = 8;
+    /// The snapshot under way has saved it, or must not: it came after the snapshot's beginning. Only on slots that the snapshot has yet to pass.
+    pub const SNAPSHOT_DONE: u8 = 16;
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -52,6 +52,8 @@ pub fn config(directory: &Path, budget_bytes: u64) -> Config {
         eviction_block_bytes: 4096,
         log: Log::Off,
         log_segment_bytes: 1 << 20,
+        snapshot_interval_s: 0,
+        snapshot_log_bytes: 0,
         seed: 7,
         ..Config::new(directory.join("schema.sql"), directory.join("data"), budget_bytes)
     }

@@ -18,7 +18,9 @@ use crate::anticache::chain::LruChain;
 use crate::anticache::evicted_table::{EvictedId, EvictedTable};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::{IndexId, TableDef};
+use capture::Capture;
 
+pub mod capture;
 mod check;
 mod residence;
 
@@ -77,6 +79,8 @@ pub struct Table {
     /// until the transaction has ended: otherwise two tables that it writes to could take the same memory from each other for ever.
     wants: Wants,
     accounted_bytes: u64,
+    /// What the snapshot under way has yet to save of the table.
+    capture: Option<Box<Capture>>,
 }
 
 /// Memory that a table needs before a transaction can run again.
@@ -174,6 +178,7 @@ impl Table {
             accesses_since_eviction: 0,
             wants: Wants::default(),
             accounted_bytes: 0,
+            capture: None,
         };
         table.account(meter);
         Ok(table)
@@ -382,12 +387,14 @@ impl Table {
     /// Table have grown and something must shrink before there can be more tuples.
     fn allocate(&mut self, meter: &mut MemoryMeter) -> Result<TupleId, NeedMemory> {
         if !meter.is_over() {
-            if let Some(id) = self.tuples.allocate() {
+            let has_slot = self.tuples.free_slots() > 0;
+            if has_slot || meter.fits(self.tuples.next_chunk_bytes()) && self.tuples.add_chunk() {
+                if !has_slot {
+                    self.account(meter);
+                }
+                let id = self.tuples.allocate().ok_or(NeedMemory::Slot)?;
+                self.exempt(id);
                 return Ok(id);
-            }
-            if meter.fits(self.tuples.next_chunk_bytes()) && self.tuples.add_chunk() {
-                self.account(meter);
-                return self.tuples.allocate().ok_or(NeedMemory::Slot);
             }
         }
         Err(NeedMemory::Slot)
@@ -550,6 +557,7 @@ impl Table {
         bytes: &[u8],
         meter: &mut MemoryMeter,
     ) -> Result<(), Found> {
+        self.before_change(id);
         if self.is_indexed(offset) {
             return self.rewrite_indexed(id, offset, bytes, meter);
         }
@@ -623,6 +631,7 @@ impl Table {
     /// # Errors
     /// As [`Table::overwrite`].
     pub fn refer(&mut self, id: TupleId, var: u8, to: VarRef, meter: &mut MemoryMeter) -> Result<(), Found> {
+        self.before_change(id);
         let offset = self.def.var_offsets[usize::from(var)];
         if self.def.var_image_offsets[usize::from(var)].is_some() {
             return self.rewrite_indexed(id, offset, &to.to_le_bytes(), meter);
@@ -647,6 +656,7 @@ impl Table {
     /// Takes a resident tuple out of indexes and chain; its slot keeps id, row and flags until the transaction ends, because changes that it
     /// made before refer to them.
     pub fn detach(&mut self, id: TupleId) {
+        self.before_change(id);
         let (places, indexes, defs) = side_by_side!(self);
         for (index, def) in indexes.iter_mut().zip(defs) {
             index.remove(def, id, places.columns(id));

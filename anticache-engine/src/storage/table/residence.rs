@@ -10,12 +10,14 @@ use crate::storage::tuples::{TupleId, flag};
 impl Table {
     /// Eviction's first step for one tuple: an Evicted Table entry, whose number goes into the block, and the indexes pointed to it.
     pub fn evict(&mut self, id: TupleId, location: Location, meter: &mut MemoryMeter) -> EvictedId {
+        self.before_change(id);
         let evicted_id = if self.def.has_var() {
             let image = self.image(id);
             self.evicted.insert(location, &image)
         } else {
             self.evicted.insert(location, &self.tuples.row(id)[..self.def.indexed_bytes])
         };
+        self.exempt_entry(evicted_id);
         let (places, indexes, defs) = side_by_side!(self);
         for (index, def) in indexes.iter_mut().zip(defs) {
             index.replace(def, id, evicted_id | EVICTED_BIT, places.columns(id));
@@ -47,6 +49,7 @@ impl Table {
 
     /// Points an evicted tuple's entry to where compaction has put it.
     pub fn relocate_evicted(&mut self, id: EvictedId, location: Location) {
+        self.before_entry_change(id);
         self.evicted.relocate(id, location);
     }
 
@@ -65,6 +68,7 @@ impl Table {
             return Err(Refused::Malformed(format!("its indexed columns are not those of evicted tuple {evicted_id}")));
         }
         let id = self.place(serialized, meter).map_err(|reason| self.wants.record(reason))?;
+        self.before_entry_change(evicted_id);
         let (places, indexes, defs) = side_by_side!(self);
         let columns = Columns::Evicted(places.evicted.image(evicted_id));
         for (index, def) in indexes.iter_mut().zip(defs) {
@@ -79,6 +83,55 @@ impl Table {
             }
         }
         Ok(id)
+    }
+
+    /// Recovery's first step: the Evicted Table will have its entries under numbers below `evicted_len`.
+    ///
+    /// # Errors
+    /// When there cannot be as many.
+    pub fn begin_restore(&mut self, evicted_len: usize, meter: &mut MemoryMeter) -> Result<(), String> {
+        if !self.evicted.begin_restore(evicted_len) {
+            return Err(format!(
+                "table {} had {evicted_len} Evicted Table entries; the memory budget of {} bytes has no room for them",
+                self.def.name,
+                meter.budget_bytes()
+            ));
+        }
+        self.account(meter);
+        Ok(())
+    }
+
+    /// Enters an evicted tuple under the number that it had, and into the indexes.
+    ///
+    /// # Errors
+    /// When it cannot be one of this table.
+    pub fn restore_entry(
+        &mut self,
+        id: EvictedId,
+        location: Location,
+        image: &[u8],
+        meter: &mut MemoryMeter,
+    ) -> Result<(), String> {
+        if !self.evicted.restore(id, location, image) {
+            return Err(format!(
+                "entry {id} of table {}, with {} bytes of indexed columns; expected is one below {} that did not come yet, with {}",
+                self.def.name,
+                image.len(),
+                self.evicted.len(),
+                self.def.image_bytes
+            ));
+        }
+        let (places, indexes, defs) = side_by_side!(self);
+        for (index, def) in indexes.iter_mut().zip(defs) {
+            index.insert(def, id | EVICTED_BIT, |handle| places.columns(handle));
+        }
+        self.account(meter);
+        Ok(())
+    }
+
+    /// Recovery's last step.
+    pub fn end_restore(&mut self) {
+        self.evicted.end_restore();
     }
 
     /// Bytes that giving memory back could gain: what is held and carries no tuple and no value.
@@ -130,7 +183,8 @@ impl Table {
     /// Moves a tuple to the lowest free slot.
     fn move_tuple(&mut self, old: TupleId) -> (TupleId, u8) {
         let new = self.tuples.allocate().expect("free slots before the released chunks, counted by the caller");
-        let (flags, next, prev) = (self.tuples.flags(old), self.tuples.next(old), self.tuples.prev(old));
+        let flags = self.flags_after_move(old, new);
+        let (next, prev) = (self.tuples.next(old), self.tuples.prev(old));
         let row = self.tuples.row(old).to_vec();
         self.tuples.row_mut(new).copy_from_slice(&row);
         self.tuples.set_flags(new, flags);

@@ -1,0 +1,77 @@
+//! Transactions of the command log run again at recovery: the same executor, without a log and without anybody who waits for a reply.
+
+use super::{Invocation, Origin, Partition, ReplySink};
+use crate::net::frame::{REPLY_HEADER_BYTES, Status};
+
+/// Nobody's connection.
+const ORIGIN: Origin = Origin { connection: u32::MAX, epoch: 0, token: 0 };
+
+/// How often a transaction that the engine could not serve is tried.
+const MAX_ATTEMPTS: u32 = 20;
+
+/// Keeps the one reply.
+#[derive(Debug, Default)]
+pub(crate) struct Replies(Vec<u8>);
+
+impl ReplySink for Replies {
+    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
+        &mut self.0
+    }
+}
+
+impl Partition {
+    /// Runs a transaction to its end, with all the blocks that it needs. While the partition has no command log: it is not logged.
+    ///
+    /// # Errors
+    /// Why it does not commit.
+    pub(crate) fn replay(&mut self, procedure: u16, params: &[u8]) -> Result<(), String> {
+        debug_assert!(self.log.is_none());
+        let mut attempts = 1;
+        loop {
+            match self.try_replay(procedure, params) {
+                (Some(Status::Committed), _) => return Ok(()),
+                // It committed before, so memory sufficed: but not always the memory that other tables hold at this moment.
+                (Some(Status::Failed), _) if attempts < MAX_ATTEMPTS => self.settle(),
+                (_, reason) => return Err(reason),
+            }
+            attempts += 1;
+        }
+    }
+
+    fn try_replay(&mut self, procedure: u16, params: &[u8]) -> (Option<Status>, String) {
+        let mut replies = Replies::default();
+        self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0 }, &mut replies);
+        while replies.0.is_empty() {
+            self.poll(&mut replies);
+            if replies.0.is_empty() && self.ready.is_empty() && self.ring.in_flight() > 0 {
+                self.stall(&mut replies);
+            }
+        }
+        let status = replies.0.get(REPLY_HEADER_BYTES - 1).copied().and_then(Status::from_wire);
+        let reason = replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default();
+        (status, String::from_utf8_lossy(reason).into_owned())
+    }
+
+    /// Lets everything under way at the disk end, and the eviction policy do its work.
+    fn settle(&mut self) {
+        let mut replies = Replies::default();
+        self.poll(&mut replies);
+        while self.ring.in_flight() > 0 {
+            self.stall(&mut replies);
+            self.poll(&mut replies);
+        }
+    }
+
+    /// Lets what is under way without a transaction go on: evictions that recovery has started.
+    pub(crate) fn poll_quietly(&mut self) {
+        self.poll(&mut Replies::default());
+    }
+
+    /// Makes room for one more tuple of a table, waiting for the disk where that is necessary.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn make_room_quietly(&mut self, table: usize, attempts: u32) -> Result<(), String> {
+        self.make_room_to_rerun(table, attempts, &mut Replies::default())
+    }
+}

@@ -77,6 +77,8 @@ fn config(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Path) -> 
         huge_pages: true,
         log,
         log_segment_bytes: 256 << 20,
+        log_group_interval_us: 0,
+        log_group_bytes: 1 << 20,
         seed: 1,
     }
 }

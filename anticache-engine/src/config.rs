@@ -1,6 +1,7 @@
 //! Configuration of a server, from a JSON file; unknown keys and impossible values are refused before anything starts.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use rustix::thread::CpuSet;
@@ -86,6 +87,12 @@ pub struct Config {
     /// Length of a command-log segment.
     #[serde(default = "sixty_four_mebibytes")]
     pub log_segment_bytes: u64,
+    /// Group commit: how long after its first record a command-log group is written, at the earliest; 0 = as soon as the group before it is durable.
+    #[serde(default)]
+    pub log_group_interval_us: u64,
+    /// Bytes, waiting replies included, with which a group is written although `log_group_interval_us` has not passed.
+    #[serde(default = "one_mebibyte")]
+    pub log_group_bytes: usize,
     /// Whether large regions ask the kernel for transparent huge pages; without them each look-up in a large table misses the processor's page
     /// cache as well.
     #[serde(default = "yes")]
@@ -173,6 +180,13 @@ impl Config {
             let allowed = format!("a multiple of {DIRECT_IO_ALIGN_BYTES}, at least {}", 1 << 20);
             return refuse("log_segment_bytes", self.log_segment_bytes.to_string(), allowed);
         }
+        if self.log_group_interval_us > 1_000_000 {
+            return refuse("log_group_interval_us", self.log_group_interval_us.to_string(), "0 to 1000000".to_owned());
+        }
+        if !LOG_GROUP_BYTES.contains(&self.log_group_bytes) {
+            let allowed = format!("{} to {}", LOG_GROUP_BYTES.start(), LOG_GROUP_BYTES.end());
+            return refuse("log_group_bytes", self.log_group_bytes.to_string(), allowed);
+        }
         if let Some(cpu) = self.cpus.iter().find(|&&cpu| cpu >= CpuSet::MAX_CPU) {
             return refuse("cpus", cpu.to_string(), format!("numbers below {}", CpuSet::MAX_CPU));
         }
@@ -243,6 +257,8 @@ impl Config {
     }
 }
 
+/// What `log_group_bytes` may be.
+pub const LOG_GROUP_BYTES: RangeInclusive<usize> = 4096..=64 << 20;
 /// Fewest block buffers of a partition: one to evict into, one in flight to disk, two being read.
 pub const MIN_BUFFERS: usize = 4;
 /// Most: beyond this many reads in flight a disk gains nothing.
@@ -281,6 +297,10 @@ mod tests {
             ("eviction_block_bytes", serde_json::json!(1000), "multiple of 4096"),
             ("memory_budget_bytes", serde_json::json!(1000), "at least 16777216"),
             ("log_segment_bytes", serde_json::json!(10), "`log_segment_bytes` = 10"),
+            ("log_group_interval_us", serde_json::json!(1_000_001), "`log_group_interval_us` = 1000001: 0 to 1000000"),
+            ("log_group_interval_us", serde_json::json!(-1), "invalid value: integer `-1`"),
+            ("log_group_bytes", serde_json::json!(4095), "`log_group_bytes` = 4095: 4096 to 67108864"),
+            ("log_group_bytes", serde_json::json!((64 << 20) + 1), "`log_group_bytes` = 67108865"),
             ("cpus", serde_json::json!([0, 5000]), "`cpus` = 5000"),
             ("listen", serde_json::json!("0.0.0.0:23063"), "`listen` = 0.0.0.0:23063: a loopback address"),
             ("listen", serde_json::json!("[::]:23063"), "with a secret_file"),

@@ -4,13 +4,12 @@
 //! the file does not grow while the number of blocks does not.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::block::BlockIdentity;
-use crate::io::open_direct;
+use crate::io::files::{DiskFile, Files};
 use crate::io::ring::OperationId;
 
 /// Where a block's bytes are.
@@ -45,7 +44,7 @@ pub struct BlockState {
 /// The blocks of one partition.
 #[derive(Debug)]
 pub struct BlockTable {
-    file: Arc<File>,
+    file: Arc<dyn DiskFile>,
     block_bytes: usize,
     blocks: Vec<Option<BlockState>>,
     free: BTreeSet<u32>,
@@ -55,13 +54,13 @@ impl BlockTable {
     /// Creates the file.
     ///
     /// # Errors
-    /// As [`open_direct`].
-    pub fn create(path: &Path, block_bytes: usize) -> io::Result<Self> {
-        Ok(Self { file: Arc::new(open_direct(path)?), block_bytes, blocks: Vec::new(), free: BTreeSet::new() })
+    /// As [`Files::create`].
+    pub fn create(files: &dyn Files, path: &Path, block_bytes: usize) -> io::Result<Self> {
+        Ok(Self { file: files.create(path)?, block_bytes, blocks: Vec::new(), free: BTreeSet::new() })
     }
 
     /// The file, for reads and writes.
-    pub fn file(&self) -> &Arc<File> {
+    pub fn file(&self) -> &Arc<dyn DiskFile> {
         &self.file
     }
 
@@ -178,6 +177,7 @@ impl BlockTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::files::KernelFiles;
 
     fn state(block_id: u32) -> BlockState {
         let identity = BlockIdentity { partition: 0, block_id, table: 0, created_us: 1 };
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn ids_are_reused_in_runs_and_the_file_stays_short() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut table = BlockTable::create(&dir.path().join("blocks"), 4096).unwrap();
+        let mut table = BlockTable::create(&KernelFiles::new(), &dir.path().join("blocks"), 4096).unwrap();
         assert_eq!(table.take_ids(4), [0, 1, 2, 3]);
         for id in 0..4 {
             table.insert(id, state(id));
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn an_id_is_not_reused_while_its_block_is_being_written() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut table = BlockTable::create(&dir.path().join("blocks"), 4096).unwrap();
+        let mut table = BlockTable::create(&KernelFiles::new(), &dir.path().join("blocks"), 4096).unwrap();
         let id = table.take_ids(1)[0];
         table.insert(id, BlockState { place: Place::Writing { operation: 0, index: 0 }, ..state(id) });
         table.remove(id);
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn scattered_ids_are_used_when_they_pile_up() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut table = BlockTable::create(&dir.path().join("blocks"), 4096).unwrap();
+        let mut table = BlockTable::create(&KernelFiles::new(), &dir.path().join("blocks"), 4096).unwrap();
         for id in table.take_ids(20) {
             table.insert(id, state(id));
         }

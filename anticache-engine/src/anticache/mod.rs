@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::catalog::TableId;
 use crate::config::{Config, Merge};
 use crate::error::StartError;
+use crate::io::files::Files;
 use crate::io::{AlignedBuf, aligned_buf};
 use crate::partition::WaitingId;
 use crate::storage::meter::MemoryMeter;
@@ -98,9 +99,14 @@ pub(crate) struct AntiCache {
 }
 
 impl AntiCache {
-    pub(crate) fn create(partition: u32, config: &Config, directory: &Path) -> Result<Self, StartError> {
+    pub(crate) fn create(
+        partition: u32,
+        config: &Config,
+        files: &dyn Files,
+        directory: &Path,
+    ) -> Result<Self, StartError> {
         let path = directory.join(format!("blocks-{partition:04}.db"));
-        let blocks = BlockTable::create(&path, config.eviction_block_bytes)
+        let blocks = BlockTable::create(files, &path, config.eviction_block_bytes)
             .map_err(StartError::system(format!("create the block table {}", path.display())))?;
         let blocks_per_eviction = config.blocks_per_eviction();
         Ok(Self {

@@ -33,8 +33,8 @@ impl Partition {
                 Place::Unwritten => &anticache.unwritten[&block_id],
                 Place::Stored => {
                     let offset = anticache.blocks.file_offset(block_id);
-                    let read = rustix::io::pread(&**anticache.blocks.file(), &mut buffer[..], offset);
-                    if read != Ok(buffer.len()) {
+                    let read = anticache.blocks.file().read_at(&mut buffer, offset);
+                    if read.as_ref().ok() != Some(&buffer.len()) {
                         return Err(BlockError::Read {
                             block_id,
                             problem: format!("{read:?} of {} bytes", buffer.len()),

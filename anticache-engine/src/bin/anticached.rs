@@ -1,12 +1,14 @@
 //! `anticached`: the engine as a server.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anticache_engine::config::Config;
-use anticache_engine::durability::log_reader::{LogSummary, read_log};
+use anticache_engine::durability::log_reader::{LogSummary, Record, read_log};
+use anticache_engine::io::files::KernelFiles;
 use anticache_engine::net::server::Server;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -73,16 +75,26 @@ fn check(path: &std::path::Path) -> anyhow::Result<()> {
 fn print_log(directory: &std::path::Path, partition: u32) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut problem = Ok(());
-    let summary = read_log(directory, partition, |sequence, procedure, params| {
-        let hex: String = params.iter().map(|byte| format!("{byte:02x}")).collect();
-        let line = serde_json::json!({"sequence": sequence, "procedure": procedure, "params": hex});
-        problem = std::mem::replace(&mut problem, Ok(())).and_then(|()| writeln!(out, "{line}"));
+    let summary = read_log(&KernelFiles::inspecting(), directory, partition, |record| {
+        problem = writeln!(out, "{}", json_of(&record));
+        if problem.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     problem.and_then(|()| out.flush())?;
-    let LogSummary { segments, groups, records, torn } = summary;
+    let LogSummary { segments, groups, records, dropped, torn, .. } = summary;
     let end = if torn { ", the last group torn" } else { "" };
-    eprintln!("{records} transactions in {groups} groups and {segments} segments{end}");
+    let given_up = if dropped > 0 { format!(", {dropped} given up at a restart") } else { String::new() };
+    eprintln!("{records} transactions in {groups} groups and {segments} segments{given_up}{end}");
     Ok(())
+}
+
+fn json_of(record: &Record<'_>) -> serde_json::Value {
+    let hex: String = record.params.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut line = serde_json::json!({"sequence": record.sequence, "procedure": record.procedure, "params": hex});
+    if let Some(multi) = &record.multi {
+        line["transaction"] = multi.transaction.into();
+        line["participants"] = multi.participants.clone().into();
+    }
+    line
 }
 
 fn serve(path: &std::path::Path) -> anyhow::Result<()> {

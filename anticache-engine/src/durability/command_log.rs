@@ -1,22 +1,34 @@
 //! The command log of a partition: procedure and parameters of every transaction that wrote, synced in groups (paper §2).
 //!
 //! A group collects records while the group before it is being written; the next write starts when that one is durable, so the group size
-//! adapts to the disk. Replies wait in their group. Reads are not logged, and wait only when they saw a tuple whose last write is not durable yet:
-//! a reply never shows what a crash could take back.
+//! adapts to the disk; where configured, not before a while has passed or enough bytes wait ([`CommandLog::grouped`]). Replies wait in their group.
+//! Reads are not logged, and wait only when they saw a tuple whose last write is not durable yet: a reply never shows what a crash could take back.
 //!
 //! Segment file `command-PPPP-NNNNNNNN.log` (partition, number), made ahead (`segment.rs`), direct I/O, little-endian numbers:
 //!
 //! ```text
-//! segment header, padded to 4096:  "ACLS" version:4 partition:4 segment:8 length:4 JSON list of procedure names, checksum:4 over all before
+//! segment header, padded to 4096:  "ACLS" version:4 (2) partition:4 segment:8 first_sequence:8 flags:4 (bit 0: resumed)
+//!                                  length:4 JSON list of procedure names, checksum:4 over all before
 //! group, padded to 4096:           "ACLG" bytes:4 group:8 first sequence:8 records:4 checksum:4 over header (this field zero) and records
-//!   record:                        length:4 (of what follows) procedure:2 parameters
+//!   record:                        length:4 (of what follows) kind:1 procedure:2
+//!                                  [kind 1: transaction:8 participants:2, then participant:2 each] parameters
 //! ```
+//!
+//! Kind 0 is a single-partition transaction, kind 1 a multi-partition one with the partitions that take part. A record's sequence is its place among
+//! all that were appended since the database was created. `first_sequence` of a header: no record before it stands in the segment.
+//!
+//! After a crash the log goes on in a new segment whose flag says `resumed` and whose `first_sequence` is where it goes on: whatever stands in segments
+//! before it from that sequence on was given up by recovery and is never read again. Groups are counted from 0 again there. Segments that a snapshot has
+//! made superfluous are removed from the front.
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::segment::{Segment, Segments};
+use super::segment::{Place, Segment, Segments, sync_before};
 use crate::catalog::TableId;
+use crate::io::files::Files;
 use crate::io::ring::IoRing;
 use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
 use crate::partition::Origin;
@@ -24,6 +36,10 @@ use crate::storage::tuples::{TupleId, flag};
 
 pub(super) const GROUP_MAGIC: [u8; 4] = *b"ACLG";
 pub(super) const GROUP_HEADER_BYTES: usize = 32;
+/// A record of a single-partition transaction.
+pub(super) const KIND_SINGLE: u8 = 0;
+/// A record of a multi-partition transaction.
+pub(super) const KIND_MULTI: u8 = 1;
 const KEPT_GROUP_BYTES: usize = 1 << 20;
 
 /// A reply that waits for its group.
@@ -45,6 +61,8 @@ pub struct Group {
     /// Tuples that carry this group's flag.
     pub marked: Vec<(TableId, TupleId)>,
     deleted: bool,
+    /// When its first record came; kept only where groups wait for a time.
+    begun: Option<Instant>,
 }
 
 impl Group {
@@ -57,6 +75,7 @@ impl Group {
             frames: Vec::new(),
             marked: Vec::new(),
             deleted: false,
+            begun: None,
         };
         group.reset(0);
         group
@@ -71,6 +90,7 @@ impl Group {
         self.frames.clear();
         self.marked.clear();
         self.deleted = false;
+        self.begun = None;
     }
 
     fn flag(&self) -> u8 {
@@ -95,9 +115,13 @@ pub struct CommandLog {
     segment: Segment,
     offset: u64,
     sequence: u64,
+    /// First sequences of the segments taken, oldest first, with the current one.
+    segment_sequences: Vec<(u64, u64)>,
     current: Group,
     in_flight: Option<Group>,
     spare: Option<Group>,
+    group_interval: Duration,
+    group_bytes_due: usize,
     /// Groups made durable.
     pub groups_written: u64,
     /// Bytes written, padding included.
@@ -105,39 +129,117 @@ pub struct CommandLog {
 }
 
 impl CommandLog {
-    /// Starts a log in `directory`.
+    /// Starts the log of a new database in `directory`.
     ///
     /// # Errors
     /// As [`Segments::start`].
     pub fn create(
+        files: &Arc<dyn Files>,
         directory: &Path,
         partition: u32,
         segment_bytes: u64,
         procedure_names: Vec<String>,
     ) -> io::Result<Self> {
-        let (segments, segment) = Segments::start(directory.to_owned(), partition, segment_bytes, procedure_names)?;
+        let (files, directory) = (Arc::clone(files), directory.to_owned());
+        Self::start(Place { files, directory, partition, segment_bytes, procedure_names }, 0, 0, false)
+    }
+
+    /// Goes on with a log that was read: in a new segment `next_segment`, which is above all that exist ([`super::log_reader::LogSummary`] knows it),
+    /// with the record `next_sequence`. What the older segments hold before that is durable when this returns, and what they hold from there on is
+    /// given up.
+    ///
+    /// # Errors
+    /// As [`Segments::start`], and when what was read cannot be made durable.
+    pub fn resume(
+        files: &Arc<dyn Files>,
+        directory: &Path,
+        partition: u32,
+        segment_bytes: u64,
+        procedure_names: Vec<String>,
+        next_segment: u64,
+        next_sequence: u64,
+    ) -> io::Result<Self> {
+        let (files, directory) = (Arc::clone(files), directory.to_owned());
+        let place = Place { files, directory, partition, segment_bytes, procedure_names };
+        sync_before(&place, next_segment)?;
+        Self::start(place, next_segment, next_sequence, true)
+    }
+
+    fn start(place: Place, next_segment: u64, next_sequence: u64, resumed: bool) -> io::Result<Self> {
+        let (segments, segment) = Segments::start(place, next_segment, next_sequence, resumed)?;
         Ok(Self {
+            segment_sequences: vec![(segment.number, next_sequence)],
             segments,
             segment,
             offset: DIRECT_IO_ALIGN_BYTES as u64,
-            sequence: 0,
+            sequence: next_sequence,
             current: Group::new(),
             in_flight: None,
             spare: Some(Group::new()),
+            group_interval: Duration::ZERO,
+            group_bytes_due: 0,
             groups_written: 0,
             bytes_written: 0,
         })
     }
 
-    /// Adds the record of a transaction that wrote; its tuples are to be marked with the flag returned.
+    /// Lets groups grow: none is written before `interval` has passed since its first record, unless `bytes` wait, replies included. Zero, as at the
+    /// beginning: as soon as the group before it is durable.
+    #[must_use]
+    pub fn grouped(mut self, interval: Duration, bytes: usize) -> Self {
+        (self.group_interval, self.group_bytes_due) = (interval, bytes);
+        self
+    }
+
+    /// Adds the record of a single-partition transaction that wrote; its tuples are to be marked with the flag returned.
     pub fn append(&mut self, procedure: u16, params: &[u8]) -> u8 {
+        self.begin_record(KIND_SINGLE, procedure, params.len());
+        self.end_record(params)
+    }
+
+    /// Adds the record of this partition's part in a multi-partition transaction, with the partitions that take part; as [`CommandLog::append`].
+    pub fn append_multi(&mut self, procedure: u16, transaction: u64, participants: &[u16], params: &[u8]) -> u8 {
+        self.begin_record(KIND_MULTI, procedure, 10 + 2 * participants.len() + params.len());
+        let buffer = &mut self.current.buffer;
+        buffer.extend_from_slice(&transaction.to_le_bytes());
+        buffer.extend_from_slice(&(participants.len() as u16).to_le_bytes());
+        for participant in participants {
+            buffer.extend_from_slice(&participant.to_le_bytes());
+        }
+        self.end_record(params)
+    }
+
+    #[inline]
+    fn begin_record(&mut self, kind: u8, procedure: u16, rest_bytes: usize) {
         let group = &mut self.current;
-        group.buffer.extend_from_slice(&(2 + params.len() as u32).to_le_bytes());
+        if group.records == 0 && !self.group_interval.is_zero() {
+            group.begun = Some(Instant::now());
+        }
+        group.buffer.extend_from_slice(&(3 + rest_bytes as u32).to_le_bytes());
+        group.buffer.push(kind);
         group.buffer.extend_from_slice(&procedure.to_le_bytes());
+    }
+
+    #[inline]
+    fn end_record(&mut self, params: &[u8]) -> u8 {
+        let group = &mut self.current;
         group.buffer.extend_from_slice(params);
         group.records += 1;
         self.sequence += 1;
         group.flag()
+    }
+
+    /// Records appended since the database was created: the sequence of the next one.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Removes segments that hold nothing but records below `sequence`, when there is time; never the current one.
+    pub fn truncate_before(&mut self, sequence: u64) {
+        if let Some(kept) = self.segment_sequences.iter().rposition(|&(_, first)| first <= sequence) {
+            self.segment_sequences.drain(..kept);
+            self.segments.remove_before(self.segment_sequences[0].0);
+        }
     }
 
     /// Bytes of the group under construction, with the replies that wait for it; 0 while it has no record.
@@ -191,11 +293,30 @@ impl CommandLog {
         }
     }
 
-    /// Starts to write the current group when there is one and no other is under way.
+    /// How long the group under construction has yet to wait before [`CommandLog::flush`] writes it; None while there is none, or another is
+    /// under way, whose completion is the moment to look again.
+    pub fn due(&self, now: Instant) -> Option<Duration> {
+        if self.in_flight.is_some() || self.current.records == 0 {
+            return None;
+        }
+        let begun = self.current.begun.filter(|_| self.group_bytes() < self.group_bytes_due);
+        Some(begun.map_or(Duration::ZERO, |begun| (begun + self.group_interval).saturating_duration_since(now)))
+    }
+
+    /// Starts to write the current group when there is one that is due and no other is under way.
     ///
     /// # Errors
     /// When the next segment cannot be created.
     pub fn flush(&mut self, ring: &mut IoRing, tag: u64) -> io::Result<()> {
+        let waits = self.current.begun.is_some_and(|_| self.due(Instant::now()).is_none_or(|due| !due.is_zero()));
+        if waits { Ok(()) } else { self.flush_now(ring, tag) }
+    }
+
+    /// As [`CommandLog::flush`], without waiting for the group to be due: for whoever cannot go on before it is durable.
+    ///
+    /// # Errors
+    /// As [`CommandLog::flush`].
+    pub fn flush_now(&mut self, ring: &mut IoRing, tag: u64) -> io::Result<()> {
         if self.in_flight.is_some() || self.current.records == 0 || !ring.has_room() {
             return Ok(());
         }
@@ -235,8 +356,10 @@ impl CommandLog {
     }
 
     fn next_segment(&mut self, group_bytes: u64) -> io::Result<()> {
-        let mut segment = self.segments.next(&self.segment, self.offset)?;
+        let first_sequence = self.sequence - u64::from(self.current.records);
+        let mut segment = self.segments.next(&self.segment, self.offset, first_sequence)?;
         segment.grow(group_bytes + DIRECT_IO_ALIGN_BYTES as u64)?;
+        self.segment_sequences.push((segment.number, first_sequence));
         self.segment = segment;
         self.offset = DIRECT_IO_ALIGN_BYTES as u64;
         Ok(())
@@ -279,6 +402,10 @@ mod tests {
         Origin { connection: 0, epoch: 0, token }
     }
 
+    fn kernel() -> Arc<dyn Files> {
+        Arc::new(crate::io::files::KernelFiles::new())
+    }
+
     fn finish(log: &mut CommandLog, ring: &mut IoRing) -> (Vec<u64>, u8) {
         let mut done = Vec::new();
         while done.is_empty() {
@@ -295,8 +422,8 @@ mod tests {
     #[test]
     fn replies_wait_for_the_group_that_they_depend_on() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut ring = IoRing::new(4).unwrap();
-        let mut log = CommandLog::create(dir.path(), 0, 1 << 20, vec!["p".to_owned()]).unwrap();
+        let mut ring = kernel().ring(4).unwrap();
+        let mut log = CommandLog::create(&kernel(), dir.path(), 0, 1 << 20, vec!["p".to_owned()]).unwrap();
         let first = log.append(0, b"one");
         log.hold(0, origin(1), b"frame");
         log.flush(&mut ring, 0).unwrap();
@@ -315,8 +442,8 @@ mod tests {
     #[test]
     fn groups_on_disk_are_whole_and_checksummed_and_segments_follow_each_other() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut ring = IoRing::new(4).unwrap();
-        let mut log = CommandLog::create(dir.path(), 2, 16 << 10, vec!["a".to_owned()]).unwrap();
+        let mut ring = kernel().ring(4).unwrap();
+        let mut log = CommandLog::create(&kernel(), dir.path(), 2, 16 << 10, vec!["a".to_owned()]).unwrap();
         for n in 0..5u8 {
             log.append(7, &[n; 5000]);
             log.flush(&mut ring, 0).unwrap();
@@ -329,11 +456,11 @@ mod tests {
         let bytes = std::fs::read(&segments[3]).unwrap();
         let group = &bytes[4096..];
         let used = u32::from_le_bytes(group[4..8].try_into().unwrap()) as usize;
-        assert_eq!((&group[..4], used), (GROUP_MAGIC.as_slice(), 32 + 6 + 5000));
+        assert_eq!((&group[..4], used), (GROUP_MAGIC.as_slice(), 32 + 7 + 5000));
         let mut unsummed = group[..used].to_vec();
         unsummed[28..32].fill(0);
         assert_eq!(crc32c::crc32c(&unsummed).to_le_bytes(), group[28..32]);
         assert_eq!(&group[16..24], 3u64.to_le_bytes(), "sequence of the group's first record");
-        assert_eq!(group[38], 3);
+        assert_eq!(group[39], 3);
     }
 }

@@ -1,14 +1,20 @@
 //! Reads a command log back: every transaction that was made durable, in the order of commit.
 //!
-//! Groups are synced one after the other, so at most the last one can be torn, and its transactions were never acknowledged. A bad group that is
-//! followed by a good one, a missing segment, a damaged header of a segment that others follow: that is not what a crash leaves, and an error.
+//! Groups are synced one after the other, so at most the last one before a crash can be torn, and its transactions were never acknowledged. Where the
+//! log was resumed after a crash, the new segment says from which record on what lies before it does not count. A bad group that a good one follows in
+//! the same life of the log, records that no segment holds, a damaged header of a segment that others follow: that is not what a crash leaves, and an
+//! error.
+//!
+//! Segments are removed from the front, and a crash may bring some of them back: the log begins behind the last gap in their numbers.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::command_log::{GROUP_HEADER_BYTES, GROUP_MAGIC};
-use super::segment;
-use crate::io::DIRECT_IO_ALIGN_BYTES;
+use super::command_log::{GROUP_HEADER_BYTES, GROUP_MAGIC, KIND_MULTI, KIND_SINGLE};
+use super::segment::{Header, file_name, numbers};
+use crate::io::files::{Files, read_file};
+use crate::io::{DIRECT_IO_ALIGN_BYTES, aligned_buf};
 
 /// A log that cannot be trusted.
 #[derive(Debug, thiserror::Error)]
@@ -38,10 +44,47 @@ pub struct LogSummary {
     pub segments: u64,
     /// Whole groups.
     pub groups: u64,
-    /// Their transactions.
+    /// Their bytes, padding included.
+    pub bytes: u64,
+    /// Records handed out.
     pub records: u64,
-    /// Whether a torn group follows them.
+    /// Records that the log was resumed without.
+    pub dropped: u64,
+    /// Whether a torn group follows.
     pub torn: bool,
+    /// Sequence of the record that would follow; at least the one asked for.
+    pub next_sequence: u64,
+    /// Highest number of a segment file, with or without records in it.
+    pub last_segment: Option<u64>,
+}
+
+impl LogSummary {
+    /// The first segment number that is free for [`super::command_log::CommandLog::resume`].
+    pub fn next_segment(&self) -> u64 {
+        self.last_segment.map_or(0, |last| last + 1)
+    }
+}
+
+/// A transaction of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record<'log> {
+    /// Its place among all records since the database was created, from 0.
+    pub sequence: u64,
+    /// Name of its procedure.
+    pub procedure: &'log str,
+    /// What a multi-partition transaction has in addition.
+    pub multi: Option<Multi>,
+    /// The procedure's parameters.
+    pub params: &'log [u8],
+}
+
+/// Of which multi-partition transaction a record is one partition's part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Multi {
+    /// Its name, the same at all partitions.
+    pub transaction: u64,
+    /// The partitions that take part.
+    pub participants: Vec<u16>,
 }
 
 fn number(bytes: &[u8], at: usize) -> u64 {
@@ -52,12 +95,44 @@ fn short(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
+fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
 /// A group that lies whole at the beginning of `bytes`.
 struct Group<'log> {
     number: u64,
     first_sequence: u64,
     records: u32,
     body: &'log [u8],
+}
+
+/// A record as it lies in a group.
+struct Raw<'log> {
+    procedure: u16,
+    multi: Option<Multi>,
+    params: &'log [u8],
+}
+
+impl<'log> Raw<'log> {
+    /// The record at the beginning of `bytes`, and what follows it.
+    fn parse(bytes: &'log [u8]) -> Option<(Self, &'log [u8])> {
+        let (length, rest) = bytes.split_at_checked(4)?;
+        let (record, after) = rest.split_at_checked(short(length, 0) as usize)?;
+        let (head, params) = record.split_at_checked(3)?;
+        let procedure = word(head, 1);
+        match head[0] {
+            KIND_SINGLE => Some((Self { procedure, multi: None, params }, after)),
+            KIND_MULTI => {
+                let (head, rest) = params.split_at_checked(10)?;
+                let (participants, params) = rest.split_at_checked(2 * usize::from(word(head, 8)))?;
+                let participants = participants.chunks_exact(2).map(|bytes| word(bytes, 0)).collect();
+                let multi = Multi { transaction: number(head, 0), participants };
+                Some((Self { procedure, multi: Some(multi), params }, after))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl<'log> Group<'log> {
@@ -84,121 +159,254 @@ impl<'log> Group<'log> {
         (GROUP_HEADER_BYTES + self.body.len()).next_multiple_of(DIRECT_IO_ALIGN_BYTES)
     }
 
-    /// Hands out (sequence, procedure, parameters); false when the body does not hold the records that its header promises.
-    fn records(&self, mut on_record: impl FnMut(u64, u16, &[u8])) -> bool {
+    /// Its records; None when the body does not hold those that its header promises.
+    fn records(&self) -> Option<Vec<Raw<'log>>> {
         let mut rest = self.body;
-        for place in 0..u64::from(self.records) {
-            let Some((head, tail)) = rest.split_at_checked(6) else { return false };
-            let params = (short(head, 0) as usize).checked_sub(2).and_then(|bytes| tail.split_at_checked(bytes));
-            let Some((params, after)) = params else { return false };
-            on_record(self.first_sequence + place, u16::from_le_bytes([head[4], head[5]]), params);
+        let mut records = Vec::new();
+        for _ in 0..self.records {
+            let (record, after) = Raw::parse(rest)?;
+            records.push(record);
             rest = after;
         }
-        rest.is_empty()
+        rest.is_empty().then_some(records)
     }
 }
 
-/// Reads the log of one partition from its beginning; `on_record` gets sequence number, procedure name and parameters of each transaction.
+/// A segment file and what its header says; no header in one that was being made when a crash came.
+struct Head {
+    number: u64,
+    path: PathBuf,
+    header: Option<Header>,
+    /// Its records from this sequence on do not count.
+    limit: u64,
+}
+
+/// Reads all that is there of the log of one partition; `on_record` gets its transactions.
 ///
 /// # Errors
 /// A log that is more than torn at its end; records before the damage have been handed out by then.
 pub fn read_log(
+    files: &dyn Files,
     directory: &Path,
     partition: u32,
-    mut on_record: impl FnMut(u64, &str, &[u8]),
+    on_record: impl FnMut(Record<'_>) -> ControlFlow<()>,
 ) -> Result<LogSummary, LogError> {
-    let mut summary = LogSummary::default();
-    let mut next_sequence = 0;
-    let segments = segments_of(directory, partition)?;
-    for (place, path) in segments.iter().enumerate() {
-        let bytes = std::fs::read(path).map_err(|source| LogError::Io { path: path.display().to_string(), source })?;
-        let damaged = |problem: String| LogError::Damaged { path: path.display().to_string(), problem };
-        let Some(names) = segment::parse_header(&bytes, partition, place as u64) else {
-            if place + 1 == segments.len() {
-                break; // it was being made
+    Reader::new(files, directory, partition, None)?.read(on_record)
+}
+
+/// Reads the log of one partition; `on_record` gets its transactions from `from_sequence` on, in order and without a gap, and may stop the reading:
+/// the summary then describes the log up to there.
+///
+/// # Errors
+/// As [`read_log`], and when records from `from_sequence` on are missing.
+pub fn read_log_from(
+    files: &dyn Files,
+    directory: &Path,
+    partition: u32,
+    from_sequence: u64,
+    on_record: impl FnMut(Record<'_>) -> ControlFlow<()>,
+) -> Result<LogSummary, LogError> {
+    Reader::new(files, directory, partition, Some(from_sequence))?.read(on_record)
+}
+
+struct Reader<'files> {
+    files: &'files dyn Files,
+    from: Option<u64>,
+    heads: Vec<Head>,
+    summary: LogSummary,
+    /// Sequence of the next record as the groups count it; None until the first group of a log whose beginning was removed.
+    next: Option<u64>,
+    /// The same for groups.
+    next_group: Option<u64>,
+}
+
+impl<'files> Reader<'files> {
+    fn new(files: &'files dyn Files, directory: &Path, partition: u32, from: Option<u64>) -> Result<Self, LogError> {
+        let (heads, last_segment) = heads_of(files, directory, partition)?;
+        let summary = LogSummary { last_segment, ..LogSummary::default() };
+        Ok(Self { files, from, heads, summary, next: None, next_group: None })
+    }
+
+    fn read(mut self, mut on_record: impl FnMut(Record<'_>) -> ControlFlow<()>) -> Result<LogSummary, LogError> {
+        for (place, head) in std::mem::take(&mut self.heads).into_iter().enumerate() {
+            let path = head.path.display().to_string();
+            let bytes =
+                read_file(self.files, &head.path).map_err(|source| LogError::Io { path: path.clone(), source })?;
+            let read = self.read_segment(place == 0, &head, &bytes, &mut on_record);
+            if read.map_err(|problem| LogError::Damaged { path, problem })?.is_break() {
+                break;
             }
-            return Err(damaged("its header is damaged".to_owned()));
-        };
+        }
+        self.summary.next_sequence = self.next.unwrap_or(0).max(self.from.unwrap_or(0));
+        Ok(self.summary)
+    }
+
+    fn read_segment(
+        &mut self,
+        first: bool,
+        head: &Head,
+        bytes: &[u8],
+        on_record: &mut impl FnMut(Record<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, String> {
         let mut offset = DIRECT_IO_ALIGN_BYTES;
-        let before = summary.groups;
+        let Some(header) = &head.header else {
+            // It was handed out to nobody, so it holds no group.
+            return match whole_group_behind(bytes, offset) {
+                Some(at) => Err(format!("its header is damaged, and a whole group lies at byte {at}")),
+                None => Ok(ControlFlow::Continue(())),
+            };
+        };
+        let begins = header.resumed || head.number == 0;
+        if first || begins {
+            self.enter(begins, head.number, header)?;
+        }
+        let before = self.summary.groups;
         while let Some(group) = bytes.get(offset..).and_then(Group::parse) {
-            if summary.torn || group.number != summary.groups || group.first_sequence != next_sequence {
-                let problem = format!(
-                    "group {} (transactions from {}) at byte {offset}, wanted group {} (from {next_sequence}){}",
-                    group.number,
-                    group.first_sequence,
-                    summary.groups,
-                    if summary.torn { "; a damaged group lies before it" } else { "" }
-                );
-                return Err(damaged(problem));
-            }
-            let mut unknown = None;
-            let whole = group.records(|sequence, procedure, params| match names.get(usize::from(procedure)) {
-                Some(name) => on_record(sequence, name, params),
-                None => unknown = Some(procedure),
+            self.check(head.number, header, &group, offset)?;
+            let records = group.records().filter(|records| {
+                records.iter().all(|record| usize::from(record.procedure) < header.procedure_names.len())
             });
-            if !whole || unknown.is_some() {
-                return Err(damaged(format!(
-                    "group {} at byte {offset} holds records that cannot be read",
-                    group.number
-                )));
-            }
-            next_sequence += u64::from(group.records);
-            summary.groups += 1;
-            summary.records += u64::from(group.records);
+            let Some(records) = records else {
+                return Err(format!("group {} at byte {offset} holds records that cannot be read", group.number));
+            };
+            self.summary.groups += 1;
+            self.summary.bytes += group.padded_bytes() as u64;
+            self.next_group = Some(group.number + 1);
             offset += group.padded_bytes();
+            self.summary.segments += u64::from(self.summary.groups == before + 1);
+            if self.hand_out(head, header, &group, records, on_record).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
         }
-        summary.segments += u64::from(summary.groups > before);
-        summary.torn |= remains(&bytes, offset, summary.groups).map_err(damaged)?;
+        if let Some(at) = whole_group_behind(bytes, offset) {
+            return Err(format!("a whole group lies at byte {at}, behind a damaged one at byte {offset}"));
+        }
+        self.summary.torn |= bytes.get(offset..).unwrap_or_default().iter().any(|&byte| byte != 0);
+        Ok(ControlFlow::Continue(()))
     }
-    Ok(summary)
+
+    /// Checks that a segment joins on to what is known; where the log `begins` or goes on anew in it, its header says with which record.
+    fn enter(&mut self, begins: bool, segment: u64, header: &Header) -> Result<(), String> {
+        // What lies before the record asked for may be missing: a snapshot has made it superfluous. Nothing is known to be missing from a log that is
+        // read from wherever it begins.
+        let wanted = self.next.or(self.from).map(|reached| reached.max(self.from.unwrap_or(0)));
+        if let Some(wanted) = wanted.filter(|&wanted| wanted < header.first_sequence) {
+            return Err(missing(segment, wanted, header.first_sequence));
+        }
+        if begins {
+            (self.next, self.next_group) = (Some(header.first_sequence), Some(0));
+            self.summary.torn = false;
+        }
+        Ok(())
+    }
+
+    /// Whether a group is the one that must follow.
+    fn check(&self, segment: u64, header: &Header, group: &Group<'_>, offset: usize) -> Result<(), String> {
+        if self.next.is_none() && self.from.is_some_and(|from| from < group.first_sequence) {
+            return Err(missing(segment, self.from.unwrap_or(0), group.first_sequence));
+        }
+        let number = self.next_group.unwrap_or(group.number);
+        let sequence = self.next.unwrap_or(group.first_sequence);
+        let follows = group.number == number && group.first_sequence == sequence;
+        if follows && !self.summary.torn && sequence >= header.first_sequence {
+            return Ok(());
+        }
+        Err(format!(
+            "group {} (transactions from {}) at byte {offset}, wanted group {number} (from {sequence}){}",
+            group.number,
+            group.first_sequence,
+            if self.summary.torn { "; a damaged group lies before it" } else { "" }
+        ))
+    }
+
+    fn hand_out(
+        &mut self,
+        head: &Head,
+        header: &Header,
+        group: &Group<'_>,
+        records: Vec<Raw<'_>>,
+        on_record: &mut impl FnMut(Record<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for (sequence, record) in (group.first_sequence..).zip(records) {
+            self.next = Some(sequence + 1);
+            if sequence >= head.limit {
+                self.summary.dropped += 1;
+            } else if self.from.is_none_or(|from| from <= sequence) {
+                self.summary.records += 1;
+                let Raw { procedure, multi, params } = record;
+                let procedure = header.procedure_names[usize::from(procedure)].as_str();
+                on_record(Record { sequence, procedure, multi, params })?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
 }
 
-/// Whether something lies behind the last whole group; an error when that holds another whole group of this log.
-fn remains(bytes: &[u8], offset: usize, next_group: u64) -> Result<bool, String> {
+fn missing(segment: u64, from: u64, to: u64) -> String {
+    let before = segment.saturating_sub(1);
+    format!("segment {before} is missing or has lost its end: transactions {from} to {} are in no segment", to - 1)
+}
+
+/// Where a whole group lies at a page from `offset` on.
+fn whole_group_behind(bytes: &[u8], offset: usize) -> Option<usize> {
     let rest = bytes.get(offset..).unwrap_or_default();
-    for (page, chunk) in rest.chunks(DIRECT_IO_ALIGN_BYTES).enumerate() {
-        let at = page * DIRECT_IO_ALIGN_BYTES;
-        if chunk.starts_with(&GROUP_MAGIC) && Group::parse(&rest[at..]).is_some_and(|group| group.number >= next_group)
-        {
-            return Err(format!("a whole group lies at byte {}, behind a damaged one at byte {offset}", offset + at));
-        }
-    }
-    Ok(rest.iter().any(|&byte| byte != 0))
+    let pages = (0..rest.len()).step_by(DIRECT_IO_ALIGN_BYTES);
+    pages.filter(|&at| Group::parse(&rest[at..]).is_some()).map(|at| offset + at).next()
 }
 
-fn segments_of(directory: &Path, partition: u32) -> Result<Vec<PathBuf>, LogError> {
-    let failed = |source| LogError::Io { path: directory.display().to_string(), source };
-    let prefix = format!("command-{partition:04}-");
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if let Some(digits) = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".log")) {
-            found.push((digits.parse::<u64>().ok(), path));
+/// The segments behind the last gap, and the highest number of all.
+fn heads_of(files: &dyn Files, directory: &Path, partition: u32) -> Result<(Vec<Head>, Option<u64>), LogError> {
+    let listed = files.list(directory);
+    let names = listed.map_err(|source| LogError::Io { path: directory.display().to_string(), source })?;
+    let numbers = numbers(&names, partition);
+    let gap = numbers.windows(2).rposition(|pair| pair[0] + 1 != pair[1]);
+    let mut heads = Vec::new();
+    for &number in &numbers[gap.map_or(0, |place| place + 1)..] {
+        let path = directory.join(file_name(partition, number));
+        let header = header_of(files, &path, partition, number)?;
+        heads.push(Head { number, path, header, limit: u64::MAX });
+    }
+    let (mut limit, mut follower_resumed) = (u64::MAX, true);
+    for head in heads.iter_mut().rev() {
+        head.limit = limit;
+        if head.header.is_none() && !follower_resumed {
+            let problem = "its header is damaged, and the log goes on behind it".to_owned();
+            return Err(LogError::Damaged { path: head.path.display().to_string(), problem });
+        }
+        if let Some(header) = &head.header {
+            follower_resumed = header.resumed;
+            limit = if header.resumed { limit.min(header.first_sequence) } else { limit };
         }
     }
-    found.sort();
-    for (place, (segment, path)) in found.iter().enumerate() {
-        if *segment != Some(place as u64) {
-            let problem = format!("segment {place} is missing before it");
-            return Err(LogError::Damaged { path: path.display().to_string(), problem });
-        }
-    }
-    Ok(found.into_iter().map(|(_, path)| path).collect())
+    Ok((heads, numbers.last().copied()))
+}
+
+/// The header of a segment; None when it is damaged or was not written yet.
+fn header_of(files: &dyn Files, path: &Path, partition: u32, number: u64) -> Result<Option<Header>, LogError> {
+    let mut page = aligned_buf(DIRECT_IO_ALIGN_BYTES);
+    let read = files.open(path).and_then(|file| file.read_at(&mut page, 0));
+    let read = read.map_err(|source| LogError::Io { path: path.display().to_string(), source })?;
+    let problem = match Header::parse(&page[..read]) {
+        None => return Ok(None),
+        Some(Ok(header)) if (header.partition, header.number) == (partition, number) => return Ok(Some(header)),
+        Some(Ok(header)) => format!("its header is that of partition {}, segment {}", header.partition, header.number),
+        Some(Err(version)) => format!("its format has version {version}, which this program cannot read"),
+    };
+    Err(LogError::Damaged { path: path.display().to_string(), problem })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::durability::command_log::CommandLog;
-    use crate::io::ring::IoRing;
+    use crate::io::files::KernelFiles;
 
     /// Writes 12 groups of 1 to 3 records over several segments and returns their parameters.
     fn write(directory: &Path) -> Vec<Vec<u8>> {
-        let mut ring = IoRing::new(4).unwrap();
+        let files: std::sync::Arc<dyn Files> = std::sync::Arc::new(KernelFiles::new());
+        let mut ring = files.ring(4).unwrap();
         let names = vec!["first".to_owned(), "second".to_owned()];
-        let mut log = CommandLog::create(directory, 1, 32 << 10, names).unwrap();
+        let mut log = CommandLog::create(&files, directory, 1, 32 << 10, names).unwrap();
         let mut written = Vec::new();
         for n in 0..12usize {
             for k in 0..=n % 3 {
@@ -219,9 +427,10 @@ mod tests {
 
     fn read(directory: &Path) -> (Vec<Vec<u8>>, Result<LogSummary, LogError>) {
         let mut found = Vec::new();
-        let summary = read_log(directory, 1, |sequence, name, params| {
-            assert_eq!((sequence, name), (found.len() as u64, "second"));
-            found.push(params.to_vec());
+        let summary = read_log_from(&KernelFiles::inspecting(), directory, 1, 0, |record| {
+            assert_eq!((record.sequence, record.procedure, record.multi), (found.len() as u64, "second", None));
+            found.push(record.params.to_vec());
+            ControlFlow::Continue(())
         });
         (found, summary)
     }

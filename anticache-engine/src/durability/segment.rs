@@ -3,27 +3,102 @@
 //! A synced write costs one rotation of a disk only when the file's blocks were written before: the first write to a block that `fallocate`
 //! merely reserved makes the file system commit a transaction of its own with the data, which is two or three seeks more. So every segment is filled
 //! with zeros beforehand, as InnoDB does with its redo log. When the log is faster than that (bulk loading), it takes a segment as it is and goes on
-//! to the next one as soon as a filled one is ready.
+//! to the next one as soon as a filled one is ready. On a simulated disk the same work is done at once by the thread that asks for it.
 
-use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use crate::io::{DIRECT_IO_ALIGN_BYTES, aligned_buf, open_direct};
+use crate::io::files::{DiskFile, Files};
+use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf};
 
 const MAGIC: [u8; 4] = *b"ACLS";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+const FIXED_HEADER_BYTES: usize = 36;
+const RESUMED: u32 = 1;
 const FILL_BYTES: usize = 1 << 20;
+
+/// Name of a segment file.
+pub(super) fn file_name(partition: u32, number: u64) -> String {
+    format!("command-{partition:04}-{number:08}.log")
+}
+
+/// Numbers of the segments of a partition among the `names` of a directory, ascending.
+pub(super) fn numbers(names: &[String], partition: u32) -> Vec<u64> {
+    let prefix = format!("command-{partition:04}-");
+    let digits = names.iter().filter_map(|name| name.strip_prefix(&prefix)?.strip_suffix(".log"));
+    let mut numbers: Vec<u64> = digits.filter_map(|digits| digits.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// What the header of a segment says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) partition: u32,
+    pub(super) number: u64,
+    /// No record with a lower sequence stands in the segment. In a resumed one it is exactly the sequence at which the log goes on.
+    pub(super) first_sequence: u64,
+    /// Whether the log was started anew with this segment: what segments before it hold from `first_sequence` on does not count.
+    pub(super) resumed: bool,
+    pub(super) procedure_names: Vec<String>,
+}
+
+impl Header {
+    fn to_bytes(&self) -> io::Result<AlignedBuf> {
+        let names = serde_json::to_vec(&self.procedure_names).map_err(io::Error::other)?;
+        let mut text = Vec::with_capacity(DIRECT_IO_ALIGN_BYTES);
+        text.extend_from_slice(&MAGIC);
+        text.extend_from_slice(&VERSION.to_le_bytes());
+        text.extend_from_slice(&self.partition.to_le_bytes());
+        text.extend_from_slice(&self.number.to_le_bytes());
+        text.extend_from_slice(&self.first_sequence.to_le_bytes());
+        text.extend_from_slice(&(u32::from(self.resumed) * RESUMED).to_le_bytes());
+        text.extend_from_slice(&(names.len() as u32).to_le_bytes());
+        text.extend_from_slice(&names);
+        text.extend_from_slice(&crc32c::crc32c(&text).to_le_bytes());
+        let mut header = aligned_buf(DIRECT_IO_ALIGN_BYTES);
+        if text.len() > header.len() {
+            let message = format!("procedure names take {} bytes; at most {} fit", text.len(), header.len());
+            return Err(io::Error::other(message));
+        }
+        header[..text.len()].copy_from_slice(&text);
+        Ok(header)
+    }
+
+    /// The header at the beginning of a segment, when it is whole; `Err` = whole, but of another version, which it names.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Result<Self, u32>> {
+        let short = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        if bytes.get(..4)? != MAGIC {
+            return None;
+        }
+        let version = short(4)?;
+        if version != VERSION {
+            return Some(Err(version));
+        }
+        let names_end = FIXED_HEADER_BYTES.checked_add(short(32)? as usize)?;
+        if short(names_end)? != crc32c::crc32c(bytes.get(..names_end)?) {
+            return None;
+        }
+        Some(Ok(Self {
+            partition: short(8)?,
+            number: long(12)?,
+            first_sequence: long(20)?,
+            resumed: short(28)? & RESUMED != 0,
+            procedure_names: serde_json::from_slice(&bytes[FIXED_HEADER_BYTES..names_end]).ok()?,
+        }))
+    }
+}
 
 /// One file of the log.
 #[derive(Debug)]
 pub struct Segment {
     /// The open file.
-    pub file: Arc<File>,
+    pub file: Arc<dyn DiskFile>,
     /// Place in the order of segments, from 0.
     pub number: u64,
     /// Size; what lies beyond is not reserved.
@@ -39,8 +114,7 @@ impl Segment {
     /// When the disk is full.
     pub fn grow(&mut self, bytes: u64) -> io::Result<()> {
         if bytes > self.bytes {
-            rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(|error| {
-                let error = io::Error::from(error);
+            self.file.allocate(bytes).map_err(|error| {
                 io::Error::new(error.kind(), format!("command log: segment {} of {bytes} bytes: {error}", self.number))
             })?;
             self.bytes = bytes;
@@ -50,146 +124,194 @@ impl Segment {
     }
 }
 
+/// Where a log's segments lie and what is in each of them.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The disk.
+    pub files: Arc<dyn Files>,
+    /// The directory.
+    pub directory: PathBuf,
+    /// Whose log it is.
+    pub partition: u32,
+    /// Size of a segment; a multiple of [`DIRECT_IO_ALIGN_BYTES`].
+    pub segment_bytes: u64,
+    /// By procedure number.
+    pub procedure_names: Vec<String>,
+}
+
+impl Place {
+    pub(super) fn path(&self, number: u64) -> PathBuf {
+        self.directory.join(file_name(self.partition, number))
+    }
+}
+
 /// Makes the segments of one log.
 #[derive(Debug, Clone)]
 struct Maker {
-    directory: PathBuf,
-    partition: u32,
-    bytes: u64,
-    procedure_names: Vec<String>,
+    place: Place,
     /// Set by the log when it needs the segment at once.
     hurry: Arc<AtomicBool>,
 }
 
 impl Maker {
-    fn make(&self, number: u64) -> io::Result<Segment> {
-        let path = self.directory.join(format!("command-{:04}-{number:08}.log", self.partition));
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("command log {}: {error}", path.display()));
-        let file = open_direct(&path).map_err(named)?;
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, self.bytes)
-            .map_err(|error| named(error.into()))?;
-        let filled = self.fill(&file).map_err(named)?;
-        let header = self.header(number)?;
-        rustix::io::pwrite(&file, &header, 0).map_err(|error| named(error.into()))?;
-        file.sync_all().map_err(named)?;
-        File::open(&self.directory)?.sync_all()?;
-        Ok(Segment { file: Arc::new(file), number, bytes: self.bytes, filled })
+    fn make(&self, number: u64, first_sequence: u64, resumed: bool) -> io::Result<Segment> {
+        let Place { files, partition, segment_bytes, procedure_names, .. } = &self.place;
+        let path = self.place.path(number);
+        let make = || {
+            let procedure_names = procedure_names.clone();
+            let header = Header { partition: *partition, number, first_sequence, resumed, procedure_names };
+            let header = header.to_bytes()?;
+            let file = files.create(&path)?;
+            file.allocate(*segment_bytes)?;
+            let filled = self.fill(&*file)?;
+            file.write_all_at(&header, 0)?;
+            file.sync()?;
+            files.sync_dir(&self.place.directory)?;
+            Ok(Segment { file, number, bytes: *segment_bytes, filled })
+        };
+        make().map_err(|error: io::Error| {
+            io::Error::new(error.kind(), format!("command log {}: {error}", path.display()))
+        })
     }
 
     /// Writes zeros over the whole file; false when the log could not wait for the end of it.
-    fn fill(&self, file: &File) -> io::Result<bool> {
-        let zeros = aligned_buf(FILL_BYTES.min(self.bytes as usize));
+    fn fill(&self, file: &dyn DiskFile) -> io::Result<bool> {
+        let segment_bytes = self.place.segment_bytes;
+        let zeros = aligned_buf(FILL_BYTES.min(segment_bytes as usize));
         let mut offset = 0;
-        while offset < self.bytes {
+        while offset < segment_bytes {
             if self.hurry.load(Ordering::Relaxed) {
                 return Ok(false);
             }
-            let bytes = zeros.len().min((self.bytes - offset) as usize);
-            offset += rustix::io::pwrite(file, &zeros[..bytes], offset)? as u64;
+            let bytes = zeros.len().min((segment_bytes - offset) as usize);
+            file.write_all_at(&zeros[..bytes], offset)?;
+            offset += bytes as u64;
         }
         Ok(true)
     }
 
-    fn header(&self, number: u64) -> io::Result<crate::io::AlignedBuf> {
-        let names = serde_json::to_vec(&self.procedure_names).map_err(io::Error::other)?;
-        let mut text = Vec::with_capacity(DIRECT_IO_ALIGN_BYTES);
-        text.extend_from_slice(&MAGIC);
-        text.extend_from_slice(&VERSION.to_le_bytes());
-        text.extend_from_slice(&self.partition.to_le_bytes());
-        text.extend_from_slice(&number.to_le_bytes());
-        text.extend_from_slice(&(names.len() as u32).to_le_bytes());
-        text.extend_from_slice(&names);
-        text.extend_from_slice(&crc32c::crc32c(&text).to_le_bytes());
-        let mut header = aligned_buf(DIRECT_IO_ALIGN_BYTES);
-        if text.len() > header.len() {
-            let message = format!("procedure names take {} bytes; at most {} fit", text.len(), header.len());
-            return Err(io::Error::other(message));
+    fn carry_out(&self, order: Order) -> Option<io::Result<Segment>> {
+        match order {
+            Order::Make { number, first_sequence } => return Some(self.make(number, first_sequence, false)),
+            // A segment that keeps its reserved rest only wastes space.
+            Order::Trim(file, bytes) => drop(file.set_len(bytes)),
+            Order::RemoveBefore(number) => {
+                if let Err(error) = remove_before(&self.place, number) {
+                    let directory = self.place.directory.display();
+                    eprintln!(
+                        "anticached: command log {directory}: segments before {number} are no longer needed and cannot be removed: {error}"
+                    );
+                }
+            }
         }
-        header[..text.len()].copy_from_slice(&text);
-        Ok(header)
+        None
     }
 }
 
-/// Procedure names of a segment whose header is whole and of this partition and number; else None.
-pub(super) fn parse_header(bytes: &[u8], partition: u32, number: u64) -> Option<Vec<String>> {
-    let short = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let names_end = 24 + short(20)? as usize;
-    let whole = bytes.get(..4)? == MAGIC
-        && short(4)? == VERSION
-        && short(8)? == partition
-        && bytes.get(12..20)? == number.to_le_bytes()
-        && short(names_end)? == crc32c::crc32c(bytes.get(..names_end)?);
-    whole.then(|| serde_json::from_slice(&bytes[24..names_end]).ok())?
+/// Removes the segments before `number`, oldest first.
+fn remove_before(place: &Place, number: u64) -> io::Result<()> {
+    let mut old = numbers(&place.files.list(&place.directory)?, place.partition);
+    old.retain(|&segment| segment < number);
+    for &segment in &old {
+        place.files.remove(&place.path(segment))?;
+    }
+    if old.is_empty() { Ok(()) } else { place.files.sync_dir(&place.directory) }
+}
+
+/// Makes durable the segments before `number` and their names: after a process died, its last write, or its last segment, may be there to read and
+/// not be durable.
+pub(super) fn sync_before(place: &Place, number: u64) -> io::Result<()> {
+    let named = |path: &Path, error: io::Error| {
+        io::Error::new(error.kind(), format!("command log {}: {error}", path.display()))
+    };
+    for segment in numbers(&place.files.list(&place.directory)?, place.partition) {
+        let path = place.path(segment);
+        if segment < number {
+            place.files.open(&path).and_then(|file| file.sync()).map_err(|error| named(&path, error))?;
+        }
+    }
+    place.files.sync_dir(&place.directory)
 }
 
 enum Order {
-    /// Make the segment of this number.
-    Make(u64),
+    /// Make a segment.
+    Make { number: u64, first_sequence: u64 },
     /// Give back what a segment reserved beyond its use.
-    Trim(Arc<File>, u64),
+    Trim(Arc<dyn DiskFile>, u64),
+    /// Remove the segments before this one.
+    RemoveBefore(u64),
+}
+
+/// The thread that carries out orders.
+#[derive(Debug)]
+struct Worker {
+    orders: Option<Sender<Order>>,
+    made: Receiver<io::Result<Segment>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    fn start(maker: Maker) -> io::Result<Self> {
+        let (orders, ordered) = channel();
+        let (deliver, made) = channel();
+        let name = format!("log-{}", maker.place.partition);
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            for order in ordered {
+                if let Some(made) = maker.carry_out(order) {
+                    // Nobody listens any more when the log is gone: the orders end as well.
+                    let _ = deliver.send(made);
+                }
+            }
+        })?;
+        Ok(Self { orders: Some(orders), made, thread: Some(thread) })
+    }
 }
 
 /// The segments to come: one is always being prepared.
 #[derive(Debug)]
 pub struct Segments {
     maker: Maker,
-    orders: Option<Sender<Order>>,
-    made: Receiver<io::Result<Segment>>,
+    /// None where orders are carried out at once.
+    worker: Option<Worker>,
     ready: Option<io::Result<Segment>>,
-    /// Whether a segment was ordered that `made` has not delivered.
+    /// Whether a segment was ordered that the worker has not delivered.
     ordered: bool,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Segments {
-    /// Makes segment 0 and starts to prepare the next one.
+    /// Makes the first segment and starts to prepare the next one.
     ///
     /// # Errors
     /// When the first segment cannot be made (a full disk is noticed here: segments are reserved), or the thread not started.
-    pub fn start(
-        directory: PathBuf,
-        partition: u32,
-        bytes: u64,
-        procedure_names: Vec<String>,
-    ) -> io::Result<(Self, Segment)> {
-        let bytes = bytes.next_multiple_of(DIRECT_IO_ALIGN_BYTES as u64);
-        let maker = Maker { directory, partition, bytes, procedure_names, hurry: Arc::default() };
-        let first = maker.make(0)?;
-        let (orders, ordered) = channel();
-        let (deliver, made) = channel();
-        let worker = maker.clone();
-        let thread = std::thread::Builder::new().name(format!("log-{partition}")).spawn(move || {
-            for order in ordered {
-                match order {
-                    // Nobody listens any more when the log is gone: the orders end as well.
-                    Order::Make(number) => drop(deliver.send(worker.make(number))),
-                    // A segment that keeps its reserved rest only wastes space.
-                    Order::Trim(file, bytes) => drop(file.set_len(bytes)),
-                }
-            }
-        })?;
-        let mut segments =
-            Self { maker, orders: Some(orders), made, ready: None, ordered: false, thread: Some(thread) };
-        segments.prepare(1);
+    pub fn start(mut place: Place, number: u64, first_sequence: u64, resumed: bool) -> io::Result<(Self, Segment)> {
+        place.segment_bytes = place.segment_bytes.next_multiple_of(DIRECT_IO_ALIGN_BYTES as u64);
+        let simulated = place.files.is_simulated();
+        let maker = Maker { place, hurry: Arc::default() };
+        let first = maker.make(number, first_sequence, resumed)?;
+        let worker = if simulated { None } else { Some(Worker::start(maker.clone())?) };
+        let mut segments = Self { maker, worker, ready: None, ordered: false };
+        segments.prepare(number + 1, first_sequence);
         Ok((segments, first))
     }
 
-    fn prepare(&mut self, number: u64) {
-        self.ordered = true;
-        self.order(Order::Make(number));
+    fn prepare(&mut self, number: u64, first_sequence: u64) {
+        self.ordered = self.worker.is_some();
+        self.order(Order::Make { number, first_sequence });
     }
 
-    fn order(&self, order: Order) {
-        if let Some(orders) = &self.orders {
+    fn order(&mut self, order: Order) {
+        match &self.worker {
             // The thread ends only after the sender was dropped.
-            let _ = orders.send(order);
+            Some(Worker { orders: Some(orders), .. }) => drop(orders.send(order)),
+            _ => self.ready = self.maker.carry_out(order).or(self.ready.take()),
         }
     }
 
     /// Whether a filled segment waits to be taken.
     pub fn is_ready(&mut self) -> bool {
-        if self.ready.is_none()
-            && let Ok(made) = self.made.try_recv()
+        if let Some(worker) = &self.worker
+            && self.ready.is_none()
+            && let Ok(made) = worker.made.try_recv()
         {
             self.ready = Some(made);
             self.ordered = false;
@@ -197,35 +319,46 @@ impl Segments {
         matches!(&self.ready, Some(Ok(segment)) if segment.filled)
     }
 
-    /// The segment that follows `last`, of which `used_bytes` were used; waits only when it is not ready, and then not for its filling.
+    /// The segment that follows `last`, of which `used_bytes` were used; waits only when it is not ready, and then not for its filling. The first
+    /// record that goes into it is `first_sequence`.
     ///
     /// # Errors
     /// When it cannot be made, a full disk for example; tried once more if it could not be made ahead.
-    pub fn next(&mut self, last: &Segment, used_bytes: u64) -> io::Result<Segment> {
-        if !self.is_ready() && self.ordered {
+    pub fn next(&mut self, last: &Segment, used_bytes: u64, first_sequence: u64) -> io::Result<Segment> {
+        if !self.is_ready()
+            && self.ordered
+            && let Some(worker) = &self.worker
+        {
             self.maker.hurry.store(true, Ordering::Relaxed);
-            self.ready = self.made.recv().ok();
+            self.ready = worker.made.recv().ok();
             self.ordered = false;
             self.maker.hurry.store(false, Ordering::Relaxed);
         }
         let segment = match self.ready.take() {
             Some(Ok(segment)) => segment,
-            Some(Err(_)) | None => self.maker.make(last.number + 1)?,
+            Some(Err(_)) | None => self.maker.make(last.number + 1, first_sequence, false)?,
         };
-        self.prepare(segment.number + 1);
+        self.prepare(segment.number + 1, first_sequence);
         if used_bytes < last.bytes {
             self.order(Order::Trim(Arc::clone(&last.file), used_bytes));
         }
         Ok(segment)
+    }
+
+    /// Removes the segments before `number`, when there is time.
+    pub fn remove_before(&mut self, number: u64) {
+        self.order(Order::RemoveBefore(number));
     }
 }
 
 impl Drop for Segments {
     fn drop(&mut self) {
         self.maker.hurry.store(true, Ordering::Relaxed);
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(Worker { orders, thread, .. }) = &mut self.worker {
+            *orders = None;
+            if let Some(thread) = thread.take() {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -234,8 +367,10 @@ impl Drop for Segments {
 mod tests {
     use super::*;
 
-    fn start(directory: &std::path::Path, bytes: u64) -> (Segments, Segment) {
-        Segments::start(directory.to_owned(), 3, bytes, vec!["p".to_owned()]).unwrap()
+    fn start(directory: &Path, segment_bytes: u64) -> (Segments, Segment) {
+        let files = Arc::new(crate::io::files::KernelFiles::new());
+        let (directory, procedure_names) = (directory.to_owned(), vec!["p".to_owned()]);
+        Segments::start(Place { files, directory, partition: 3, segment_bytes, procedure_names }, 0, 0, false).unwrap()
     }
 
     #[test]
@@ -247,7 +382,7 @@ mod tests {
             while !segments.is_ready() {
                 std::thread::yield_now();
             }
-            segment = segments.next(&segment, 4096).unwrap();
+            segment = segments.next(&segment, 4096, number).unwrap();
             assert_eq!((segment.number, segment.bytes, segment.filled), (number, 3 << 20, true));
         }
         drop(segments);
@@ -264,13 +399,13 @@ mod tests {
         let (mut segments, mut segment) = start(directory.path(), 64 << 20);
         let mut unfilled = 0;
         for _ in 0..4 {
-            segment = segments.next(&segment, 64 << 20).unwrap();
+            segment = segments.next(&segment, 64 << 20, 0).unwrap();
             unfilled += u32::from(!segment.filled);
         }
         assert_eq!(segment.number, 4);
         assert!(unfilled > 0, "64 MiB are not written between two calls");
         segment.grow(65 << 20).unwrap();
-        assert_eq!(segment.file.metadata().unwrap().len(), 65 << 20);
+        assert_eq!(segment.file.len().unwrap(), 65 << 20);
     }
 
     #[test]
@@ -282,13 +417,13 @@ mod tests {
         while segments.ready.is_none() {
             segments.is_ready();
         }
-        let first = segments.next(&segment, 1 << 20).unwrap();
+        let first = segments.next(&segment, 1 << 20, 0).unwrap();
         std::fs::rename(&place, directory.path().join("gone")).unwrap();
         // The segment after may have been begun before the directory went: take it, and the one after it cannot be made.
-        let failed = segments.next(&first, 1 << 20).and_then(|second| segments.next(&second, 1 << 20));
+        let failed = segments.next(&first, 1 << 20, 1).and_then(|second| segments.next(&second, 1 << 20, 2));
         assert!(failed.unwrap_err().to_string().contains("command log"));
         std::fs::rename(directory.path().join("gone"), &place).unwrap();
-        let number = segments.next(&first, 1 << 20).unwrap().number;
+        let number = segments.next(&first, 1 << 20, 3).unwrap().number;
         assert!(number >= 2, "{number}");
     }
 }

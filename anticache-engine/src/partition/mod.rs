@@ -11,13 +11,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::anticache::AntiCache;
 use crate::catalog::{Catalog, TableId};
 use crate::config::{AntiCaching, Config, Log};
 use crate::durability::command_log::CommandLog;
 use crate::error::StartError;
+use crate::io::files::{Files, KernelFiles};
 use crate::io::ring::{Completion, IoRing};
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
 use crate::procedure::ProcedureSet;
@@ -149,11 +151,27 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// An empty partition with its files in `directory`.
+    /// An empty partition with its files in `directory`, on the kernel's files.
     ///
     /// # Errors
     /// When files, memory or io_uring cannot be had.
     pub fn create(
+        id: u32,
+        config: &Config,
+        catalog: &Catalog,
+        procedures: ProcedureSet,
+        directory: &Path,
+    ) -> Result<Self, StartError> {
+        let files: Arc<dyn Files> = Arc::new(KernelFiles::new());
+        Self::create_on(&files, id, config, catalog, procedures, directory)
+    }
+
+    /// As [`Partition::create`], on any files.
+    ///
+    /// # Errors
+    /// As [`Partition::create`].
+    pub fn create_on(
+        files: &Arc<dyn Files>,
         id: u32,
         config: &Config,
         catalog: &Catalog,
@@ -173,17 +191,19 @@ impl Partition {
         let tables = tables.map_err(StartError::system("reserve address space for tables"))?;
         let anticache = match config.anticaching {
             AntiCaching::Off => None,
-            _ => Some(AntiCache::create(id, config, directory)?),
+            _ => Some(AntiCache::create(id, config, &**files, directory)?),
         };
         let log = match config.log {
             Log::Off => None,
-            Log::Sync => Some(
-                CommandLog::create(directory, id, config.log_segment_bytes, procedures.names())
-                    .map_err(StartError::system("create the command log"))?,
-            ),
+            Log::Sync => {
+                let interval = Duration::from_micros(config.log_group_interval_us);
+                let log = CommandLog::create(files, directory, id, config.log_segment_bytes, procedures.names());
+                let log = log.map_err(StartError::system("create the command log"))?;
+                Some(log.grouped(interval, config.log_group_bytes))
+            }
         };
-        let ring =
-            IoRing::new((config.buffers_per_partition() + 2) as u32).map_err(StartError::system("set up disk I/O"))?;
+        let ring = files.ring((config.buffers_per_partition() + 2) as u32);
+        let ring = ring.map_err(StartError::system("set up disk I/O"))?;
         Ok(Self {
             id,
             procedures,
@@ -410,9 +430,12 @@ impl Partition {
         self.undo.clear();
     }
 
-    fn flush_log(&mut self) -> io::Result<()> {
+    /// Writes the log's group under construction when it is due; with `now`, in any case.
+    fn flush_log(&mut self, now: bool) -> io::Result<()> {
+        let tag = IoTag::Log.pack();
         match &mut self.log {
-            Some(log) if self.failure.is_none() => log.flush(&mut self.ring, IoTag::Log.pack()),
+            Some(log) if self.failure.is_none() && now => log.flush_now(&mut self.ring, tag),
+            Some(log) if self.failure.is_none() => log.flush(&mut self.ring, tag),
             _ => Ok(()),
         }
     }
@@ -431,7 +454,7 @@ impl Partition {
         self.run_ready(sink);
         self.keep_budget();
         self.start_fetches();
-        if let Err(error) = self.flush_log().and_then(|()| self.ring.submit()) {
+        if let Err(error) = self.flush_log(false).and_then(|()| self.ring.submit()) {
             self.fail(error.to_string(), sink);
         }
     }
@@ -487,7 +510,9 @@ impl Partition {
         if !self.ready.is_empty() {
             return Some(Duration::ZERO);
         }
-        self.anticache.as_ref().and_then(AntiCache::idle_for)
+        let group_due = self.log.as_ref().and_then(|log| log.due(Instant::now()));
+        let blocks_due = self.anticache.as_ref().and_then(AntiCache::idle_for);
+        group_due.into_iter().chain(blocks_due).min()
     }
 
     /// Whether the replies to some of a connection's requests have yet to be written.

@@ -54,7 +54,7 @@ impl Partition {
     /// Waits for the disk, in the middle of everything. Returns for how many microseconds, and how many operations completed.
     fn stall<S: ReplySink>(&mut self, sink: &mut S) -> (u64, usize) {
         let started = Instant::now();
-        let flushed = self.flush_log();
+        let flushed = self.flush_log(true);
         let mut completions = std::mem::take(&mut self.completions);
         if let Err(error) = flushed.and_then(|()| self.ring.wait(&mut completions)) {
             self.fail(format!("disk I/O: {error}"), sink);

@@ -60,6 +60,8 @@ pub fn config(directory: &Path, budget_bytes: u64) -> Config {
         huge_pages: true,
         log: Log::Off,
         log_segment_bytes: 1 << 20,
+        log_group_interval_us: 0,
+        log_group_bytes: 1 << 20,
         seed: 7,
     }
 }

@@ -1,0 +1,201 @@
+//! An io_uring that owns the buffers of the operations in flight.
+//!
+//! Invariant that makes the unsafe submissions sound: from submission to completion the kernel may access an operation's buffers, its
+//! `iovec`s and its file; all three live in `operations` and are neither moved (the heap blocks are not) nor dropped until the
+//! completion was reaped. Dropping the ring first waits for everything in flight.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use io_uring::{IoUring, opcode, types};
+
+use super::AlignedBuf;
+use super::files::{DiskFile, Handle};
+use super::ring::{Completion, OperationId, Request};
+
+struct Operation {
+    tag: u64,
+    buffers: Vec<AlignedBuf>,
+    iovecs: Vec<libc::iovec>,
+    file: Arc<dyn DiskFile>,
+    bytes: usize,
+}
+
+/// Operations in flight on the kernel's files.
+pub(super) struct KernelRing {
+    ring: IoUring,
+    operations: Vec<Option<Operation>>,
+    free: Vec<OperationId>,
+    in_flight: usize,
+    unsubmitted: usize,
+    event: OwnedFd,
+}
+
+// SAFETY: the raw pointers are the `iovec`s into buffers that the same operation owns; a ring is used by one thread at a time.
+unsafe impl Send for KernelRing {}
+
+impl KernelRing {
+    pub(super) fn new(depth: u32) -> io::Result<Self> {
+        let ring = IoUring::new(depth.next_power_of_two()).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!(
+                    "io_uring is refused ({error}); see kernel.io_uring_disabled, or the container's seccomp profile"
+                ),
+            )
+        })?;
+        let event =
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC)?;
+        ring.submitter().register_eventfd(event.as_raw_fd())?;
+        let operations = (0..depth as usize).map(|_| None).collect();
+        Ok(Self { ring, operations, free: (0..depth as usize).rev().collect(), in_flight: 0, unsubmitted: 0, event })
+    }
+
+    pub(super) fn event(&self) -> &OwnedFd {
+        &self.event
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub(super) fn start(
+        &mut self,
+        file: &Arc<dyn DiskFile>,
+        request: Request,
+        mut buffers: Vec<AlignedBuf>,
+        tag: u64,
+    ) -> OperationId {
+        let Handle::Kernel(descriptor) = file.handle() else {
+            panic!("{file:?} is not a file of the kernel, whose ring this is");
+        };
+        let descriptor = types::Fd(descriptor.as_raw_fd());
+        let id = self.free.pop().expect("room in the ring");
+        let iovecs: Vec<_> = buffers
+            .iter_mut()
+            .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() })
+            .collect();
+        let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
+        let (first, count) = (iovecs.as_ptr(), iovecs.len() as u32);
+        let entry = match request {
+            Request::Read { offset } => opcode::Readv::new(descriptor, first, count).offset(offset).build(),
+            Request::Write { offset, durable } => {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Writev::new(descriptor, first, count).offset(offset).rw_flags(flags).build()
+            }
+            Request::Sync => opcode::Fsync::new(descriptor).flags(types::FsyncFlags::DATASYNC).build(),
+        };
+        let entry = entry.user_data(id as u64);
+        self.operations[id] = Some(Operation { tag, buffers, iovecs, file: Arc::clone(file), bytes });
+        // SAFETY: the entry points at the iovecs, buffers and file of the operation just stored (module invariant).
+        unsafe { self.ring.submission().push(&entry) }.expect("the submission queue is as long as the operation table");
+        self.in_flight += 1;
+        self.unsubmitted += 1;
+        id
+    }
+
+    pub(super) fn buffers(&self, id: OperationId) -> &[AlignedBuf] {
+        self.operations[id].as_ref().map_or(&[], |operation| &operation.buffers)
+    }
+
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        while self.unsubmitted > 0 {
+            match self.ring.submit() {
+                Ok(submitted) => self.unsubmitted -= submitted,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn reap(&mut self, completions: &mut Vec<Completion>) {
+        if self.in_flight == 0 {
+            return;
+        }
+        for entry in self.ring.completion() {
+            let id = entry.user_data() as usize;
+            let operation = self.operations[id].take().expect("a completion belongs to an operation in flight");
+            self.free.push(id);
+            self.in_flight -= 1;
+            let result = match usize::try_from(entry.result()) {
+                Ok(bytes) if bytes == operation.bytes => Ok(()),
+                Ok(bytes) => Err(io::Error::other(format!("short transfer: {bytes} of {} bytes", operation.bytes))),
+                Err(_) => Err(io::Error::from_raw_os_error(-entry.result())),
+            };
+            drop((operation.iovecs, operation.file));
+            completions.push(Completion { tag: operation.tag, buffers: operation.buffers, result });
+        }
+    }
+
+    pub(super) fn wait(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
+        self.submit()?;
+        if self.in_flight > 0 && self.ring.completion().is_empty() {
+            match self.ring.submit_and_wait(1) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+        }
+        self.reap(completions);
+        Ok(())
+    }
+}
+
+impl Drop for KernelRing {
+    fn drop(&mut self) {
+        let mut completions = Vec::new();
+        while self.in_flight > 0 {
+            if self.wait(&mut completions).is_err() {
+                // The kernel may still use the buffers: leak them rather than free memory that it writes to.
+                std::mem::forget(std::mem::take(&mut self.operations));
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::io::aligned_buf;
+    use crate::io::files::{Files, KernelFiles};
+
+    #[test]
+    fn writes_then_reads_back_and_reports_short_reads() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let files = KernelFiles::new();
+        let file = files.create(&dir.path().join("file")).unwrap();
+        let mut ring = files.ring(8).unwrap();
+        let buffers: Vec<_> = (1..=3u8)
+            .map(|n| {
+                let mut buffer = aligned_buf(4096);
+                buffer.fill(n);
+                buffer
+            })
+            .collect();
+        ring.write(&file, 8192, buffers, true, 7);
+        let mut done = Vec::new();
+        ring.wait(&mut done).unwrap();
+        assert_eq!(done[0].tag, 7);
+        done.remove(0).result.unwrap();
+        ring.read(&file, 8192 + 4096, aligned_buf(8192), 8);
+        ring.read(&file, 8192 + 8192, aligned_buf(8192), 9);
+        while ring.in_flight() > 0 {
+            ring.wait(&mut done).unwrap();
+        }
+        done.sort_by_key(|c| c.tag);
+        assert!(done[0].result.is_ok());
+        assert!(
+            done[0].buffers[0][..4096].iter().all(|&b| b == 2) && done[0].buffers[0][4096..].iter().all(|&b| b == 3)
+        );
+        assert!(done[1].result.as_ref().unwrap_err().to_string().contains("short transfer: 4096 of 8192"));
+        ring.fsync(&file, 10);
+        done.clear();
+        ring.wait(&mut done).unwrap();
+        assert!(done[0].tag == 10 && done[0].result.is_ok() && done[0].buffers.is_empty());
+    }
+}

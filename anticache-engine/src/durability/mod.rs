@@ -2,4 +2,5 @@
 
 pub mod command_log;
 pub mod log_reader;
+pub mod multi_recovery;
 pub mod segment;

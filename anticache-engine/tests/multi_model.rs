@@ -140,7 +140,7 @@ fn a_transaction_that_cannot_fit_is_given_up() {
 #[test]
 fn a_request_goes_to_a_participant() {
     let mut cluster = Cluster::create(3, |_| {});
-    let (procedure, params) = Op::Sum(vec![1, 2]).request();
+    let (procedure, params) = Op::Sum(vec![1, 2]).request(0);
     let mut sink = common::Bytes::default();
     let head = anticache_engine::net::frame::RequestHead { token: 9, procedure, start: 0, end: params.len() };
     cluster.partitions[0].execute_batch(0, 0, &params, &[head], &mut sink);

@@ -24,7 +24,8 @@ use super::frame::{RequestHead, STATS_PROCEDURE, Status, parse_requests, write_r
 use super::handshake::Greeting;
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::error::StartError;
+use crate::error::{CatalogError, StartError};
+use crate::io::files::{Files, KernelFiles};
 use crate::partition::multi::Coordinator;
 use crate::partition::{Partition, ReplySink};
 use crate::procedure::ProcedureSet;
@@ -72,12 +73,25 @@ impl Server {
     /// # Errors
     /// [`StartError`]; nothing runs then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        let files: Arc<dyn Files> = Arc::new(KernelFiles::new());
+        Self::start_on(&files, config, ProcedureSet::for_catalog)
+    }
+
+    /// As [`Server::start`], with any files and procedures.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_on(
+        files: &Arc<dyn Files>,
+        config: &Config,
+        procedures: impl FnOnce(&Catalog) -> Result<ProcedureSet, CatalogError>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let catalog = Catalog::from_file(&config.schema)?;
         config.check_against(&catalog)?;
-        let procedures = ProcedureSet::for_catalog(&catalog)?;
+        let procedures = procedures(&catalog)?;
         let secret = config.secret_file.as_deref().map(Secret::from_file).transpose()?;
-        prepare_directory(&config.data_dir)?;
+        prepare_directory(&**files, &config.data_dir)?;
         rustix::thread::disable_transparent_huge_pages(!config.huge_pages)
             .map_err(|error| StartError::system("switch huge pages")(error.into()))?;
         let listener =
@@ -90,7 +104,8 @@ impl Server {
         let site = Arc::new(site);
         let (mut wakers, mut handles, mut loops) = (Vec::new(), Vec::new(), Vec::new());
         for id in 0..config.partitions {
-            let mut partition = Partition::create(id, config, &catalog, procedures.clone(), &config.data_dir)?;
+            let created = Partition::create_on(files, id, config, &catalog, procedures.clone(), &config.data_dir);
+            let mut partition = created?;
             partition.join(&site);
             let (sender, receiver) = channel();
             let event = new_event()?;
@@ -191,12 +206,11 @@ fn bind_to(cpu: usize) -> io::Result<()> {
 
 /// Creates the data directory, or makes sure that it is empty: starting over what an earlier server left would lose it, and it cannot be
 /// recovered yet.
-fn prepare_directory(directory: &Path) -> Result<(), StartError> {
+fn prepare_directory(files: &dyn Files, directory: &Path) -> Result<(), StartError> {
     let named = || format!("data_dir {}", directory.display());
-    std::fs::create_dir_all(directory).map_err(StartError::system(named()))?;
-    let mut entries = std::fs::read_dir(directory).map_err(StartError::system(named()))?;
-    if let Some(entry) = entries.next() {
-        let name = entry.map(|entry| entry.file_name().to_string_lossy().into_owned()).unwrap_or_default();
+    files.create_dir_all(directory).map_err(StartError::system(named()))?;
+    let names = files.list(directory).map_err(StartError::system(named()))?;
+    if let Some(name) = names.first() {
         return Err(StartError::Value {
             key: "data_dir",
             value: directory.display().to_string(),

@@ -4,9 +4,9 @@
 //! several has all of them, so the order of these numbers is a serial order of what happened, whatever the order of the replies.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
@@ -53,21 +53,20 @@ impl Op {
         self.keys()[0].rem_euclid(partitions) as usize
     }
 
-    pub fn request(&self) -> (u16, Vec<u8>) {
-        let mut numbers = self.keys();
-        let procedure = match self {
-            Self::Insert(_, value) => (0, Some(*value)),
-            Self::Read(_) => (1, None),
-            Self::Add(_, amount) => (2, Some(*amount)),
-            Self::Delete(_) => (3, None),
-            Self::Spread(_, _, amount) => (4, Some(*amount)),
-            Self::Sum(_) => (5, None),
-            Self::Move(..) => (6, None),
+    /// Procedure and parameters: the number of keys, the keys, an amount or 0, and a token that names the request.
+    pub fn request(&self, token: u64) -> (u16, Vec<u8>) {
+        let (procedure, amount) = match self {
+            Self::Insert(_, value) => (0, *value),
+            Self::Read(_) => (1, 0),
+            Self::Add(_, amount) => (2, *amount),
+            Self::Delete(_) => (3, 0),
+            Self::Spread(_, _, amount) => (4, *amount),
+            Self::Sum(_) => (5, 0),
+            Self::Move(..) => (6, 0),
         };
-        let mut params = (numbers.len() as i64).to_le_bytes().to_vec();
-        numbers.extend(procedure.1);
-        params.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-        (procedure.0, params)
+        let keys = self.keys();
+        let numbers = std::iter::once(keys.len() as i64).chain(keys).chain([amount, token as i64]);
+        (procedure, numbers.flat_map(i64::to_le_bytes).collect())
     }
 }
 
@@ -112,7 +111,28 @@ pub fn expected(model: &mut Model, op: &Op) -> Result<Vec<i64>, &'static str> {
 
 /// The numbers that executions draw, for one database.
 #[derive(Default)]
-pub struct Clock(AtomicU64);
+pub struct Clock {
+    next: AtomicU64,
+    /// Of the last execution of each request, by token: for those whose replies are lost.
+    last: Mutex<HashMap<u64, u64>>,
+}
+
+impl Clock {
+    fn draw(&self, token: u64) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
+        self.last.lock().unwrap().insert(token, number);
+        number
+    }
+
+    pub fn executed(&self, token: u64) -> Option<u64> {
+        self.last.lock().unwrap().get(&token).copied()
+    }
+}
+
+/// The token in a request's parameters.
+pub fn token_of(params: &[u8]) -> u64 {
+    u64::from_le_bytes(params[params.len() - 8..].try_into().unwrap())
+}
 
 type Body = fn(&mut TxnContext<'_>, u32, &[i64], i64) -> Result<(), Abort>;
 
@@ -150,7 +170,7 @@ impl Procedure for Numbered {
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let (keys, amount) = unpack(params);
         let outcome = (self.body)(txn, self.partitions, &keys, amount);
-        let number = self.clock.0.fetch_add(1, Ordering::SeqCst);
+        let number = self.clock.draw(token_of(params));
         match outcome {
             Ok(()) => {
                 txn.reply(&number.to_le_bytes());
@@ -316,7 +336,7 @@ impl Cluster {
 
     pub fn send(&mut self, op: Op) {
         let base = op.base(self.partitions.len() as i64);
-        let (procedure, params) = op.request();
+        let (procedure, params) = op.request(self.sent.len() as u64);
         let (mut wire, mut heads) = (Vec::new(), Vec::<RequestHead>::new());
         write_request(&mut wire, self.sent.len() as u64, procedure, &params);
         parse_requests(&wire, 1, &mut heads).unwrap();

@@ -9,7 +9,7 @@ use anticache_engine::config::Log;
 use anticache_engine::durability::log_reader::read_log;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use anticache_engine::net::frame::Status;
-use common::{ADD, Answer, COLD, Database, INSERT, READ, params};
+use common::{ADD, Answer, COLD, Database, INSERT, READ, SCHEMA, params, procedures};
 
 const KEYS: i64 = 3000;
 
@@ -23,7 +23,7 @@ fn requests(first: i64, count: i64) -> Vec<(u64, u16, Vec<u8>)> {
 }
 
 fn filled(disk: &SimulatedDisk) -> (Database, Vec<Answer>) {
-    let mut database = Database::create_on(disk.files(), |config| config.log = Log::Sync);
+    let mut database = Database::create_on(disk.files(), SCHEMA, procedures(), |config| config.log = Log::Sync);
     let mut answers = Vec::new();
     for first in (0..3 * KEYS).step_by(60) {
         answers.extend(database.run(&requests(first, 60)));
@@ -92,7 +92,7 @@ fn a_log_that_cannot_be_written_fails_what_waits_for_it() {
 #[test]
 fn groups_wait_for_their_time_and_a_partition_that_needs_room_does_not() {
     let disk = SimulatedDisk::new(4);
-    let mut database = Database::create_on(disk.files(), |config| {
+    let mut database = Database::create_on(disk.files(), SCHEMA, procedures(), |config| {
         config.log = Log::Sync;
         config.log_group_interval_us = 20_000;
         config.log_group_bytes = 64 << 20;

@@ -314,12 +314,13 @@ impl Partition {
         let log = &mut self.log;
         for index in order {
             let kept = if spared.is_some() { low_water_slots(&self.tables[index]) } else { 0 };
+            let kept = kept.max(self.tables[index].wanted_slots());
             let released = self.tables[index].release_last_chunk(kept, &mut self.meter, |tuple, flags| {
                 if let Some(log) = log {
                     log.moved(index as TableId, tuple, flags);
                 }
             });
-            if released || self.tables[index].release_slab(&mut self.meter) {
+            if released || !self.tables[index].is_hungry() && self.tables[index].release_slab(&mut self.meter) {
                 self.counters.released_chunks += 1;
                 return true;
             }

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 
 use super::acceptor::{Acceptor, PartitionHandle};
-use super::frame::{RequestHead, STATS_PROCEDURE, Status, parse_requests, write_reply};
+use super::admin;
+use super::frame::{FIRST_ADMIN_PROCEDURE, RequestHead, STATS_PROCEDURE, Status, parse_requests, write_reply};
 use super::handshake::Greeting;
 use crate::catalog::Catalog;
 use crate::config::Config;
@@ -485,12 +486,15 @@ impl EventLoop {
             requests.clear();
             let input = &inlet.buffer[start..inlet.filled];
             let parsed = parse_requests(input, MAX_BATCH, &mut requests);
-            for run in requests.chunk_by(|a, b| (a.procedure == STATS_PROCEDURE) == (b.procedure == STATS_PROCEDURE)) {
-                if run[0].procedure == STATS_PROCEDURE {
-                    let stats = self.stats();
+            let is_admin = |request: &RequestHead| request.procedure >= FIRST_ADMIN_PROCEDURE;
+            for run in requests.chunk_by(|a, b| is_admin(a) == is_admin(b)) {
+                if is_admin(&run[0]) {
                     for request in run {
-                        let out = self.outlets.buffer(number as u32, epoch);
-                        write_reply(out, request.token, Status::Committed, stats.as_bytes());
+                        let (status, payload) = match request.procedure {
+                            STATS_PROCEDURE => (Status::Committed, self.stats().into_bytes()),
+                            procedure => self.administer(procedure, request.params(input)),
+                        };
+                        write_reply(self.outlets.buffer(number as u32, epoch), request.token, status, &payload);
                     }
                 } else {
                     self.execute(number as u32, epoch, input, run);
@@ -529,6 +533,11 @@ impl EventLoop {
                 partition.execute_batch(connection, epoch, input, slice, &mut self.outlets);
             }
         }
+    }
+
+    fn administer(&self, procedure: u16, params: &[u8]) -> (Status, Vec<u8>) {
+        let lost = || (Status::Failed, b"the partition was lost".to_vec());
+        self.partition.as_ref().map_or_else(lost, |partition| admin::answer(partition, procedure, params))
     }
 
     fn stats(&self) -> String {

@@ -76,17 +76,28 @@ pub struct Database {
 
 impl Database {
     pub fn create(change: impl FnOnce(&mut Config)) -> Self {
-        Self::create_on(Arc::new(KernelFiles::new()), change)
+        Self::of(SCHEMA, procedures(), change)
     }
 
-    pub fn create_on(files: Arc<dyn Files>, change: impl FnOnce(&mut Config)) -> Self {
+    /// With another schema and other procedures.
+    pub fn of(schema: &str, procedures: ProcedureSet, change: impl FnOnce(&mut Config)) -> Self {
+        Self::create_on(Arc::new(KernelFiles::new()), schema, procedures, change)
+    }
+
+    /// On any files.
+    pub fn create_on(
+        files: Arc<dyn Files>,
+        schema: &str,
+        procedures: ProcedureSet,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut config = config(directory.path(), 1 << 20);
         change(&mut config);
         config.check().unwrap();
         files.create_dir_all(&config.data_dir).unwrap();
-        let catalog = Catalog::from_sql(SCHEMA).unwrap();
-        let partition = Partition::create_on(&files, 0, &config, &catalog, procedures(), &config.data_dir).unwrap();
+        let catalog = Catalog::from_sql(schema).unwrap();
+        let partition = Partition::create_on(&files, 0, &config, &catalog, procedures, &config.data_dir).unwrap();
         Self { partition, directory, sink: Bytes::default() }
     }
 

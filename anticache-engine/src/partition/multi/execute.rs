@@ -203,12 +203,18 @@ impl Coordinator {
                 }
             }
         }
-        partitions.iter_mut().for_each(|partition| partition.forget_changes());
+        for partition in partitions.iter_mut() {
+            partition.forget_changes();
+            partition.forget_wants();
+        }
     }
 }
 
 fn refuse(partitions: &mut [&mut Partition], request: &MultiRequest, reason: &str, frame: &mut Vec<u8>) -> End {
     partitions[0].counters.failed += 1;
+    partitions.iter_mut().for_each(|partition| {
+        partition.forget_wants();
+    });
     frame.clear();
     write_reply(frame, request.origin.token, Status::Failed, reason.as_bytes());
     End::Answered

@@ -30,7 +30,10 @@ pub fn replay_multi(partitions: &mut [&mut Partition], procedure: &str, params: 
         reply.clear();
         match attempt(partitions, known, params, &mut reply) {
             Attempt::Done { .. } => {
-                partitions.iter_mut().for_each(|partition| partition.forget_changes());
+                for partition in partitions.iter_mut() {
+                    partition.forget_changes();
+                    partition.forget_wants();
+                }
                 return Ok(());
             }
             Attempt::Aborted { reason, .. } => {

@@ -2,14 +2,13 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use anticache_engine::catalog::key::KeyBuf;
 use anticache_engine::catalog::row::{RowBuf, Value, values};
 use anticache_engine::catalog::{Catalog, Field, IndexId, TableDef};
-use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::config::Config;
 use anticache_engine::durability::recovery::Site;
 use anticache_engine::durability::snapshot::keeper::{Keeper, Outcome};
 use anticache_engine::error::{BlockError, StartError};
@@ -328,26 +327,14 @@ pub fn procedures(catalog: &Catalog, journal: &Journal) -> ProcedureSet {
 
 pub fn config() -> Config {
     Config {
-        schema: PathBuf::from("/schema.sql"),
-        data_dir: PathBuf::from("/data"),
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        secret_file: None,
-        partitions: 1,
-        cpus: Vec::new(),
-        memory_budget_bytes: 2 << 20,
-        anticaching: AntiCaching::Alru,
         lru_sample_rate: 0.2,
         eviction_block_bytes: 4096,
-        merge: Merge::Tuple,
-        hole_threshold: 0.5,
         huge_pages: false,
-        log: Log::Sync,
         log_segment_bytes: 1 << 20,
-        log_group_interval_us: 0,
-        log_group_bytes: 1 << 20,
         snapshot_interval_s: 0,
         snapshot_log_bytes: 1 << 30,
         seed: 7,
+        ..Config::new(PathBuf::from("/schema.sql"), PathBuf::from("/data"), 2 << 20)
     }
 }
 

@@ -78,7 +78,14 @@ fn run(database: &mut Database, model: &mut Model, ops: &[Op]) {
             Ok(payload) => (Status::Committed, payload),
             Err(reason) => (Status::Aborted, reason.as_bytes().to_vec()),
         };
-        assert_eq!((answer.status, &answer.payload), (status, &payload), "{op:?}: {}", answer.text());
+        assert_eq!(
+            (answer.status, &answer.payload),
+            (status, &payload),
+            "{op:?}: {} {:?} {:?}",
+            answer.text(),
+            database.partition.gauges(),
+            database.partition.counters()
+        );
     }
 }
 

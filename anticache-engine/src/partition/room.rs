@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{MAX_GROUP_BYTES, MAX_RESTARTS, Partition, ReplySink};
-use crate::anticache::eviction::Room;
+use crate::anticache::eviction::{Evicted, Room};
 
 /// Times that a transaction is run again with memory that other tables have left over, before something more is evicted for it each time.
 const RESTARTS_BEFORE_EVICTION: u32 = 4;
@@ -21,9 +21,9 @@ impl Partition {
     ) -> Result<(), String> {
         // The slots that it had filled are free again: it needs more than those. Twice as many, so that a large transaction fits soon.
         let free = self.tables[table].tuples().free_slots();
-        if restarts >= RESTARTS_BEFORE_EVICTION {
-            // Tables that it wants memory of take it from each other: something else must give way. What there is to wait for is waited for below.
-            self.evict();
+        // Tables that it wants memory of take it from each other: something else must give way.
+        if restarts >= RESTARTS_BEFORE_EVICTION && self.evict() == Evicted::Wait {
+            self.stall_for_eviction(sink);
         }
         let reason = loop {
             if restarts >= MAX_RESTARTS {
@@ -36,10 +36,7 @@ impl Partition {
                 Room::Nothing if self.tables[table].tuples().free_slots() > free => return Ok(()),
                 Room::Nothing => break "nothing can be evicted",
                 Room::Wait => {
-                    let (waited_us, completed) = self.stall(sink);
-                    self.counters.eviction_stalls += 1;
-                    self.counters.eviction_stall_us += waited_us;
-                    if completed == 0 && self.ring.in_flight() == 0 {
+                    if self.stall_for_eviction(sink) == 0 && self.ring.in_flight() == 0 {
                         break "nothing can be evicted, nor is anything on its way to disk";
                     }
                 }
@@ -47,6 +44,14 @@ impl Partition {
         };
         let budget_bytes = self.meter.budget_bytes();
         Err(format!("memory budget of {budget_bytes} bytes is used up and {reason}"))
+    }
+
+    /// Waits for the disk because nothing can be evicted before; how many operations completed.
+    fn stall_for_eviction<S: ReplySink>(&mut self, sink: &mut S) -> usize {
+        let (waited_us, completed) = self.stall(sink);
+        self.counters.eviction_stalls += 1;
+        self.counters.eviction_stall_us += waited_us;
+        completed
     }
 
     /// Waits until the log's group under construction is small enough to take more.

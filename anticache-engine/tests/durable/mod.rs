@@ -334,7 +334,7 @@ pub fn config() -> Config {
         secret_file: None,
         partitions: 1,
         cpus: Vec::new(),
-        memory_budget_bytes: 2 << 20,
+        memory_budget_bytes: 3 << 20,
         anticaching: AntiCaching::Alru,
         lru_sample_rate: 0.2,
         eviction_block_bytes: 4096,

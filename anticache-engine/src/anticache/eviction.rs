@@ -305,6 +305,8 @@ impl Partition {
             match self.evict() {
                 Evicted::Blocks(_) => {}
                 Evicted::Wait => return Room::Wait,
+                // What it wants is memory for a value: then slots, and memory for values of another length, of its own are to spare.
+                Evicted::Nothing if self.tables[table].wants_value_memory() && self.release_chunk(None) => {}
                 Evicted::Nothing if self.unpin_all() => {}
                 Evicted::Nothing => return Room::Nothing,
             }

@@ -305,8 +305,6 @@ impl Partition {
             match self.evict() {
                 Evicted::Blocks(_) => {}
                 Evicted::Wait => return Room::Wait,
-                // What it wants is memory for a value: then slots, and memory for values of another length, of its own are to spare.
-                Evicted::Nothing if self.tables[table].wants_value_memory() && self.release_chunk(None) => {}
                 Evicted::Nothing if self.unpin_all() => {}
                 Evicted::Nothing => return Room::Nothing,
             }
@@ -321,12 +319,13 @@ impl Partition {
         let log = &mut self.log;
         for index in order {
             let kept = if spared.is_some() { low_water_slots(&self.tables[index]) } else { 0 };
+            let kept = kept.max(self.tables[index].wanted_slots());
             let released = self.tables[index].release_last_chunk(kept, &mut self.meter, |tuple, flags| {
                 if let Some(log) = log {
                     log.moved(index as TableId, tuple, flags);
                 }
             });
-            if released || self.tables[index].release_slab(&mut self.meter) {
+            if released || !self.tables[index].is_hungry() && self.tables[index].release_slab(&mut self.meter) {
                 self.counters.released_chunks += 1;
                 return true;
             }

@@ -31,6 +31,8 @@ struct Merged {
     wanted: Vec<TupleId>,
     /// All tuples.
     tuples: u32,
+    /// Whether a wanted one found no memory.
+    short: bool,
     /// Why one of them could not be brought back.
     problem: Option<BlockError>,
 }
@@ -189,7 +191,11 @@ impl Partition {
         let whole = merges_whole(anticache.merge, anticache.hole_threshold, state);
         let count = if whole { u64::from(state.tuples - state.holes) } else { fetch.wanted.len() as u64 };
         let table = usize::from(fetch.table);
-        self.make_room(table, count)
+        match self.make_room(table, count) {
+            // What tables have kept for transactions may be what this block needs.
+            Room::Nothing if self.forget_wants() => self.make_room(table, count),
+            room => room,
+        }
     }
 
     fn no_memory(&self, block_id: u32) -> BlockError {
@@ -217,6 +223,7 @@ impl Partition {
                 anticache.remove_block(block_id, &mut self.meter);
             }
         }
+        self.hungry |= merged.short;
         if let Some(error) = merged.problem {
             self.counters.block_errors += 1;
             return self.release_waiters(fetch.waiters, Some(&error));
@@ -316,7 +323,7 @@ impl Merged {
                     self.wanted.push(id);
                 }
             }
-            Err(Refused::NeedMemory) => {}
+            Err(Refused::NeedMemory) => self.short |= hot,
             Err(refused) => {
                 let problem = BlockError::Row { offset: tuple.offset, problem: format!("{refused:?}") };
                 self.problem.get_or_insert(problem);

@@ -475,4 +475,37 @@ mod tests {
         assert_eq!(&group[16..24], 3u64.to_le_bytes(), "sequence of the group's first record");
         assert_eq!(group[39], 3);
     }
+
+    #[test]
+    fn a_group_waits_for_its_time_or_its_bytes() {
+        let files = crate::io::simulated::SimulatedDisk::new(1).files();
+        files.create_dir_all(Path::new("/d")).unwrap();
+        let mut ring = files.ring(4).unwrap();
+        let log = CommandLog::create(&files, Path::new("/d"), 0, 64 << 10, vec!["p".to_owned()]).unwrap();
+        let hour = Duration::from_secs(3600);
+        let mut log = log.grouped(hour, 4096);
+        assert_eq!(log.due(Instant::now()), None, "there is no group");
+        log.append(0, &[0; 1000]);
+        let now = Instant::now();
+        assert!(log.due(now).is_some_and(|due| !due.is_zero() && due <= hour));
+        assert_eq!(log.due(now + hour), Some(Duration::ZERO));
+        log.flush(&mut ring, 0).unwrap();
+        assert_eq!(ring.in_flight(), 0, "it is not due");
+        log.append(0, &[0; 3000]);
+        log.hold(0, origin(1), &[0; 100]);
+        assert_eq!(log.due(now), Some(Duration::ZERO), "its bytes are enough");
+        log.flush(&mut ring, 0).unwrap();
+        assert_eq!((ring.in_flight(), log.due(now)), (1, None));
+        log.append(0, &[0; 9000]);
+        assert_eq!(log.due(now), None, "one is under way");
+        assert_eq!(finish(&mut log, &mut ring).0, [1]);
+        assert_eq!(log.due(now), Some(Duration::ZERO));
+        log.flush(&mut ring, 0).unwrap();
+        finish(&mut log, &mut ring);
+        log.append(0, b"alone");
+        log.flush_now(&mut ring, 0).unwrap();
+        finish(&mut log, &mut ring);
+        assert!(log.is_idle());
+        assert_eq!(log.sequence(), 4);
+    }
 }

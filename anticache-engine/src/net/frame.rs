@@ -29,10 +29,19 @@ pub const MAX_REQUEST_BYTES: usize = 16 << 20;
 pub const REQUEST_FIXED_BYTES: usize = 10;
 /// length, token and status.
 pub const REPLY_HEADER_BYTES: usize = 13;
-/// Pseudo-procedure: the partition's counters and settings as JSON.
-pub const STATS_PROCEDURE: u16 = u16::MAX;
-/// Pseudo-procedure: takes a snapshot of all partitions; the reply comes when it is durable, `{"generation": n}`.
-pub const SNAPSHOT_PROCEDURE: u16 = u16::MAX - 1;
+/// Procedure numbers from here on are not procedures but requests to the partition itself, answered outside transactions (`net/admin.rs`).
+pub const FIRST_ADMIN_PROCEDURE: u16 = 0xFFF0;
+/// The partition's counters and settings as JSON.
+pub const STATS_PROCEDURE: u16 = 0xFFFF;
+/// Events; parameters: number of the first, 8 bytes. The answer is that of [`crate::events::Events::since`].
+pub const EVENTS_PROCEDURE: u16 = 0xFFFE;
+/// The partition's data structures as JSON; parameters: how many of each, 4 bytes. See [`crate::describe`].
+pub const DESCRIBE_PROCEDURE: u16 = 0xFFFD;
+/// A page of a table's rows; parameters: table 2, cursor 8 (0 = the beginning). The answer: next cursor 8 (all ones = that was the end), then rows, each
+/// as length 4 and its serialized form. See [`crate::anticache::scan`].
+pub const SCAN_PROCEDURE: u16 = 0xFFFC;
+/// Takes a snapshot of all partitions; the answer comes when it is durable, `{"generation": n}`.
+pub const SNAPSHOT_PROCEDURE: u16 = 0xFFFB;
 /// Partition number of a hello that only asks.
 pub const ANY_PARTITION: u16 = u16::MAX;
 

@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 
 use super::acceptor::{Acceptor, PartitionHandle};
-use super::frame::{RequestHead, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, parse_requests, write_reply};
+use super::admin;
+use super::frame::{
+    FIRST_ADMIN_PROCEDURE, RequestHead, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, parse_requests, write_reply,
+};
 use super::handshake::Greeting;
 use super::keeper::{KeeperPort, KeeperThread, Message, Teller};
 use crate::config::Config;
@@ -189,11 +192,6 @@ fn bind_to(cpu: usize) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
-}
-
-/// What a request asks for, if it is not a transaction.
-fn pseudo_procedure(request: &RequestHead) -> Option<u16> {
-    [STATS_PROCEDURE, SNAPSHOT_PROCEDURE].into_iter().find(|&procedure| procedure == request.procedure)
 }
 
 fn settings(config: &Config) -> serde_json::Value {
@@ -414,22 +412,12 @@ impl EventLoop {
             requests.clear();
             let input = &inlet.buffer[start..inlet.filled];
             let parsed = parse_requests(input, MAX_BATCH, &mut requests);
-            for run in requests.chunk_by(|a, b| pseudo_procedure(a) == pseudo_procedure(b)) {
-                match pseudo_procedure(&run[0]) {
-                    Some(STATS_PROCEDURE) => {
-                        let stats = self.stats();
-                        for request in run {
-                            let out = self.outlets.buffer(number as u32, epoch);
-                            write_reply(out, request.token, Status::Committed, stats.as_bytes());
-                        }
-                    }
-                    Some(_) => {
-                        for request in run {
-                            let origin = Origin { connection: number as u32, epoch, token: request.token };
-                            self.keeper.want(self.partition.id(), origin);
-                        }
-                    }
-                    None => self.partition.execute_batch(number as u32, epoch, input, run, &mut self.outlets),
+            let is_admin = |request: &RequestHead| request.procedure >= FIRST_ADMIN_PROCEDURE;
+            for run in requests.chunk_by(|a, b| is_admin(a) == is_admin(b)) {
+                if is_admin(&run[0]) {
+                    run.iter().for_each(|request| self.administer(number as u32, epoch, request, input));
+                } else {
+                    self.partition.execute_batch(number as u32, epoch, input, run, &mut self.outlets);
                 }
             }
             let full = requests.len() == MAX_BATCH;
@@ -454,6 +442,19 @@ impl EventLoop {
             inlet.buffer.resize(2 * inlet.filled, 0);
         }
         true
+    }
+
+    /// Answers a request to the partition itself, or has it answered later.
+    fn administer(&mut self, connection: u32, epoch: u32, request: &RequestHead, input: &[u8]) {
+        let (status, payload) = match request.procedure {
+            STATS_PROCEDURE => (Status::Committed, self.stats().into_bytes()),
+            SNAPSHOT_PROCEDURE => {
+                let origin = Origin { connection, epoch, token: request.token };
+                return self.keeper.want(self.partition.id(), origin);
+            }
+            procedure => admin::answer(&self.partition, procedure, request.params(input)),
+        };
+        write_reply(self.outlets.buffer(connection, epoch), request.token, status, &payload);
     }
 
     fn stats(&self) -> String {

@@ -20,6 +20,7 @@ use crate::config::{AntiCaching, Config, Log};
 use crate::durability::command_log::CommandLog;
 use crate::durability::snapshot::Snapshots;
 use crate::error::StartError;
+use crate::events::Events;
 use crate::io::files::{Files, KernelFiles};
 use crate::io::ring::{Completion, IoRing};
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
@@ -155,6 +156,9 @@ pub struct Partition {
     /// How many waiting transactions keep a tuple in memory; the tuple's flag says where it matters that some do.
     pins: HashMap<(TableId, TupleId), u32>,
     pub(crate) counters: Counters,
+    pub(crate) events: Events,
+    /// Whether a table may want memory for a transaction that has not ended.
+    pub(crate) hungry: bool,
     /// The first I/O error of the command log. It latches: nothing is acknowledged any more.
     failure: Option<String>,
 }
@@ -242,6 +246,8 @@ impl Partition {
             ready: VecDeque::new(),
             pins: HashMap::new(),
             counters: Counters::default(),
+            events: Events::default(),
+            hungry: false,
             failure: None,
         })
     }
@@ -279,6 +285,11 @@ impl Partition {
     /// Counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The latest events.
+    pub fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Tables, for tests and tools.
@@ -355,6 +366,7 @@ impl Partition {
     /// Answers with a status and a reason.
     fn refuse<S: ReplySink>(&mut self, origin: Origin, reason: &str, sink: &mut S) {
         self.counters.failed += 1;
+        self.forget_wants();
         write_reply(sink.buffer(origin.connection, origin.epoch), origin.token, Status::Failed, reason.as_bytes());
     }
 
@@ -401,9 +413,11 @@ impl Partition {
             Ok(()) => {
                 self.counters.sampled += u64::from(sampled);
                 self.commit(invocation, unsynced_seen, out, start);
+                self.forget_wants();
             }
             Err(Abort::User(reason)) => {
                 self.undo_changes();
+                self.forget_wants();
                 self.counters.aborted += 1;
                 out.truncate(start);
                 write_reply(out, origin.token, Status::Aborted, reason.as_bytes());

@@ -3,10 +3,8 @@
 use std::time::Instant;
 
 use super::{MAX_GROUP_BYTES, MAX_RESTARTS, Partition, ReplySink};
-use crate::anticache::eviction::{Evicted, Room};
-
-/// Times that a transaction is run again with memory that other tables have left over, before something more is evicted for it each time.
-const RESTARTS_BEFORE_EVICTION: u32 = 4;
+use crate::anticache::eviction::Room;
+use crate::storage::table::Table;
 
 impl Partition {
     /// Step 6. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
@@ -19,39 +17,46 @@ impl Partition {
         restarts: u32,
         sink: &mut S,
     ) -> Result<(), String> {
-        // The slots that it had filled are free again: it needs more than those. Twice as many, so that a large transaction fits soon.
+        self.hungry = true;
         let free = self.tables[table].tuples().free_slots();
-        // Tables that it wants memory of take it from each other: something else must give way.
-        if restarts >= RESTARTS_BEFORE_EVICTION && self.evict() == Evicted::Wait {
-            self.stall_for_eviction(sink);
-        }
+        self.tables[table].want_more_slots();
         let reason = loop {
             if restarts >= MAX_RESTARTS {
                 break "the transaction's own tuples do not fit";
             }
-            // What was missing is memory for a value, then more slots are of no use.
-            let slots = if self.tables[table].wants_value_memory() { free } else { 2 * free + 1 };
-            match self.make_room(table, slots) {
-                Room::Made => return Ok(()),
-                Room::Nothing if self.tables[table].tuples().free_slots() > free => return Ok(()),
-                Room::Nothing => break "nothing can be evicted",
-                Room::Wait => {
-                    if self.stall_for_eviction(sink) == 0 && self.ring.in_flight() == 0 {
+            let rooms = (0..self.tables.len()).filter(|&table| self.tables[table].is_hungry()).collect::<Vec<_>>();
+            match rooms.into_iter().map(|table| self.make_room(table, 0)).find(|&room| room != Room::Made) {
+                None => return Ok(()),
+                Some(Room::Wait) => {
+                    let (waited_us, completed) = self.stall(sink);
+                    self.counters.eviction_stalls += 1;
+                    self.counters.eviction_stall_us += waited_us;
+                    if completed == 0 && self.ring.in_flight() == 0 {
                         break "nothing can be evicted, nor is anything on its way to disk";
                     }
                 }
+                Some(_) if self.tables[table].tuples().free_slots() > free => return Ok(()),
+                // What other tables have kept for this transaction may be what this one lacks.
+                Some(_) if self.forget_wants_but(table) => {}
+                Some(_) => break "nothing can be evicted",
             }
         };
         let budget_bytes = self.meter.budget_bytes();
         Err(format!("memory budget of {budget_bytes} bytes is used up and {reason}"))
     }
 
-    /// Waits for the disk because nothing can be evicted before; how many operations completed.
-    fn stall_for_eviction<S: ReplySink>(&mut self, sink: &mut S) -> usize {
-        let (waited_us, completed) = self.stall(sink);
-        self.counters.eviction_stalls += 1;
-        self.counters.eviction_stall_us += waited_us;
-        completed
+    /// A transaction has ended: what tables have kept for it, others may have. False when they kept nothing.
+    pub(crate) fn forget_wants(&mut self) -> bool {
+        if self.hungry {
+            self.tables.iter_mut().for_each(Table::forget_wants);
+        }
+        std::mem::take(&mut self.hungry)
+    }
+
+    /// As [`Partition::forget_wants`], of all tables but one.
+    fn forget_wants_but(&mut self, table: usize) -> bool {
+        let others = self.tables.iter_mut().enumerate().filter(|(index, other)| *index != table && other.is_hungry());
+        others.map(|(_, other)| other.forget_wants()).count() > 0
     }
 
     /// Waits until the log's group under construction is small enough to take more.

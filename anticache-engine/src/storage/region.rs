@@ -15,8 +15,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 /// them, large ones have the processor translate their addresses quickly.
 const SMALL_PAGES_BYTES: usize = 4 << 20;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Growth within the small pages is accounted in steps of this many bytes.
-const GROWTH_STEP_BYTES: usize = 64 << 10;
+/// Growth within the small pages is accounted page by page.
+const GROWTH_STEP_BYTES: usize = 4 << 10;
 
 /// Bytes that the kernel may have backed when the first `bytes` of a region are in use: what counts against a budget.
 #[inline]

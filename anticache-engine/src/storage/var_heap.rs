@@ -193,6 +193,22 @@ impl VarHeap {
         len == 0 || self.partial[class_of(len)].filled != 0
     }
 
+    /// Free cells for values as long as `len`; an empty value needs none.
+    ///
+    /// # Panics
+    /// As [`VarHeap::fits`].
+    pub fn free_cells(&self, len: usize) -> u32 {
+        if len == 0 { u32::MAX } else { self.partial[class_of(len)].free }
+    }
+
+    /// Number of the size class of values as long as `len`: those of one class share their free cells.
+    ///
+    /// # Panics
+    /// As [`VarHeap::fits`].
+    pub fn class_of(len: usize) -> usize {
+        class_of(len)
+    }
+
     /// Bytes that [`VarHeap::add_slab_for`] would add to [`VarHeap::allocated_bytes`]; 0 when it would fail.
     ///
     /// # Panics

@@ -3,10 +3,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::{Procedure, ProcedureSet};
@@ -76,13 +78,28 @@ pub struct Database {
 
 impl Database {
     pub fn create(change: impl FnOnce(&mut Config)) -> Self {
+        Self::of(SCHEMA, procedures(), change)
+    }
+
+    /// With another schema and other procedures.
+    pub fn of(schema: &str, procedures: ProcedureSet, change: impl FnOnce(&mut Config)) -> Self {
+        Self::create_on(Arc::new(KernelFiles::new()), schema, procedures, change)
+    }
+
+    /// On any files.
+    pub fn create_on(
+        files: Arc<dyn Files>,
+        schema: &str,
+        procedures: ProcedureSet,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut config = config(directory.path(), 1 << 20);
         change(&mut config);
         config.check().unwrap();
-        std::fs::create_dir_all(&config.data_dir).unwrap();
-        let catalog = Catalog::from_sql(SCHEMA).unwrap();
-        let partition = Partition::create(0, &config, &catalog, procedures(), &config.data_dir).unwrap();
+        files.create_dir_all(&config.data_dir).unwrap();
+        let catalog = Catalog::from_sql(schema).unwrap();
+        let partition = Partition::create_on(&files, 0, &config, &catalog, procedures, &config.data_dir).unwrap();
         Self { partition, directory, sink: Bytes::default() }
     }
 

@@ -19,7 +19,7 @@ mod ring;
 mod state;
 
 pub(super) use ring::SimulatedRing;
-use state::State;
+use state::{End, State};
 
 /// Kinds of operations, for counts and faults. Asking for names and lengths is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub struct SimulatedHandle {
 /// The disk. Clones are the same disk.
 ///
 /// A test runs the engine on [`SimulatedDisk::files`], ends it by [`SimulatedDisk::power_cut`], [`SimulatedDisk::kill`] or
-/// [`SimulatedDisk::cut_after`] (every operation of the engine fails from then on), drops it, calls [`SimulatedDisk::restart`] and starts the next one.
+/// [`SimulatedDisk::cut_after`] or [`SimulatedDisk::kill_after`] (every operation of the engine fails from then on), drops it, calls [`SimulatedDisk::restart`] and starts the next one.
 #[derive(Clone)]
 pub struct SimulatedDisk(Arc<Mutex<State>>);
 
@@ -132,7 +132,12 @@ impl SimulatedDisk {
     /// Lets the power fail by itself during the operation that is number `operations` from the beginning, counted from 0 as
     /// [`SimulatedDisk::operations`] does.
     pub fn cut_after(&self, operations: u64) {
-        self.state().cut_at = Some(operations);
+        self.state().ends_at = Some((operations, End::PowerCut));
+    }
+
+    /// As [`SimulatedDisk::cut_after`], with a process that dies instead of the power.
+    pub fn kill_after(&self, operations: u64) {
+        self.state().ends_at = Some((operations, End::Kill));
     }
 
     /// Operations so far.

@@ -77,8 +77,15 @@ impl NameChange {
 enum Verdict {
     Proceed,
     Fails(Fault),
-    /// The power fails in the middle of it.
-    Cut,
+    /// The power fails, or the process dies, in the middle of it.
+    Ends,
+}
+
+/// How a process ends that does not end by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    PowerCut,
+    Kill,
 }
 
 pub(super) fn power_is_off() -> io::Error {
@@ -101,7 +108,8 @@ pub(super) struct State {
     pub(super) chance: Chance,
     pub(super) generation: u64,
     powered: bool,
-    pub(super) cut_at: Option<u64>,
+    /// Before which operation, and how.
+    pub(super) ends_at: Option<(u64, End)>,
     pub(super) capacity_bytes: u64,
     pub(super) counts: [u64; Operation::COUNT],
     pub(super) rules: Vec<FaultRule>,
@@ -122,7 +130,7 @@ impl State {
             chance: Chance::new(seed),
             generation: 0,
             powered: true,
-            cut_at: None,
+            ends_at: None,
             capacity_bytes: u64::MAX,
             counts: [0; Operation::COUNT],
             rules: Vec::new(),
@@ -151,10 +159,10 @@ impl State {
         if !self.powered {
             return Err(power_is_off());
         }
-        let cut = self.cut_at == Some(self.operations());
+        let ends = self.ends_at.is_some_and(|(at, _)| at == self.operations());
         self.counts[operation as usize] += 1;
-        if cut {
-            return Ok(Verdict::Cut);
+        if ends {
+            return Ok(Verdict::Ends);
         }
         for rule in self.rules.iter_mut().filter(|rule| rule.operation == operation && name.contains(&rule.file)) {
             if rule.after > 0 {
@@ -167,15 +175,21 @@ impl State {
         Ok(Verdict::Proceed)
     }
 
-    /// As [`State::begin`] for an operation that the power or a fault ends without any effect.
+    /// The moment has come that `ends_at` names.
+    fn end(&mut self) -> io::Error {
+        match self.ends_at {
+            Some((_, End::Kill)) => self.kill(),
+            _ => self.power_cut(),
+        }
+        power_is_off()
+    }
+
+    /// As [`State::begin`] for an operation that a crash or a fault ends without any effect.
     fn begin_whole(&mut self, operation: Operation, name: &str) -> io::Result<()> {
         match self.begin(operation, name)? {
             Verdict::Proceed => Ok(()),
             Verdict::Fails(fault) => Err(refused(fault)),
-            Verdict::Cut => {
-                self.power_cut();
-                Err(power_is_off())
-            }
+            Verdict::Ends => Err(self.end()),
         }
     }
 
@@ -237,7 +251,7 @@ impl State {
         if !image.current.is_empty() {
             image.set_length(stamp, 0);
         }
-        self.end(&verdict)?;
+        self.finish(&verdict)?;
         Ok(handle)
     }
 
@@ -246,13 +260,9 @@ impl State {
         self.name_changes.push(change);
     }
 
-    /// Ends an operation that has taken effect, not durably; a power cut then decides what remains of it.
-    fn end(&mut self, verdict: &Verdict) -> io::Result<()> {
-        if matches!(verdict, Verdict::Cut) {
-            self.power_cut();
-            return Err(power_is_off());
-        }
-        Ok(())
+    /// Ends an operation that has taken effect, not durably: what remains of it after a power cut, chance decides.
+    fn finish(&mut self, verdict: &Verdict) -> io::Result<()> {
+        if matches!(verdict, Verdict::Ends) { Err(self.end()) } else { Ok(()) }
     }
 
     pub(super) fn open(&mut self, path: &Path) -> io::Result<SimulatedHandle> {
@@ -271,7 +281,7 @@ impl State {
         if let Some(stored) = self.files.get_mut(&id) {
             stored.name = name(to);
         }
-        self.end(&verdict)
+        self.finish(&verdict)
     }
 
     pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
@@ -281,7 +291,7 @@ impl State {
             return Err(refused(fault));
         }
         self.change_names(NameChange::Unlink(path.to_owned()));
-        self.end(&verdict)
+        self.finish(&verdict)
     }
 
     pub(super) fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -322,10 +332,7 @@ impl State {
             Verdict::Proceed => false,
             Verdict::Fails(Fault::ShortRead) => true,
             Verdict::Fails(fault) => return Err(refused(fault)),
-            Verdict::Cut => {
-                self.power_cut();
-                return Err(power_is_off());
-            }
+            Verdict::Ends => return Err(self.end()),
         };
         let current = &self.stored(handle)?.image.current;
         let start = (offset as usize).min(current.len());
@@ -354,12 +361,14 @@ impl State {
                 self.write_partly(handle, stamp, offset, bytes)?;
                 return Err(refused(fault));
             }
-            Verdict::Proceed | Verdict::Cut => {}
+            Verdict::Ends => {
+                self.write_partly(handle, stamp, offset, bytes)?;
+                return Err(self.end());
+            }
+            Verdict::Proceed => self.fits(handle, offset + bytes.len() as u64)?,
         }
-        self.fits(handle, offset + bytes.len() as u64)?;
-        let lasts = durable && matches!(verdict, Verdict::Proceed);
-        self.image(handle)?.write(stamp, offset, bytes, lasts);
-        self.end(&verdict)
+        self.image(handle)?.write(stamp, offset, bytes, durable);
+        Ok(())
     }
 
     fn write_partly(&mut self, handle: SimulatedHandle, stamp: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -379,10 +388,7 @@ impl State {
                 self.image(handle)?.abandon();
                 return Err(refused(fault));
             }
-            Verdict::Cut => {
-                self.power_cut();
-                return Err(power_is_off());
-            }
+            Verdict::Ends => return Err(self.end()),
         }
         Ok(())
     }
@@ -413,7 +419,7 @@ impl State {
         if length != old {
             self.image(handle)?.set_length(stamp, length);
         }
-        self.end(&verdict)
+        self.finish(&verdict)
     }
 
     pub(super) fn length(&self, handle: SimulatedHandle) -> io::Result<u64> {
@@ -468,14 +474,14 @@ impl State {
         self.names.clone_from(&self.durable_names);
         self.files.retain(|id, _| self.names.values().any(|named| named == id));
         self.powered = false;
-        self.cut_at = None;
+        self.ends_at = None;
     }
 
     pub(super) fn kill(&mut self) {
         if self.powered {
             self.drop_flights();
             self.powered = false;
-            self.cut_at = None;
+            self.ends_at = None;
         }
     }
 

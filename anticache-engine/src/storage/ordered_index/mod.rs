@@ -19,7 +19,7 @@ mod tests;
 mod tree;
 
 use node::Words;
-pub use tree::Tree;
+use tree::Tree;
 
 /// Widest key in bytes.
 pub const MAX_KEY_BYTES: usize = 128;

@@ -342,7 +342,7 @@ fn churn_at_constant_size_takes_no_more_memory() {
             held.push(number);
         }
         let mut settled_bytes = 0;
-        for number in 20_000..320_000u32 {
+        for number in 20_000..220_000u32 {
             let victim = random.random_range(0..held.len());
             let gone = std::mem::replace(&mut held[victim], number);
             assert_eq!(index.remove(&key(gone)), Some(gone));
@@ -356,7 +356,7 @@ fn churn_at_constant_size_takes_no_more_memory() {
         }
         let grown = index.allocated_bytes() as f64 / settled_bytes as f64;
         assert!(grown < 1.03, "{key_bytes} bytes: {grown} times {settled_bytes} bytes");
-        assert!(index.leaf_fill() > 0.55, "{key_bytes} bytes: {}", index.leaf_fill());
+        assert!(index.leaf_fill() > 0.59, "{key_bytes} bytes: {}", index.leaf_fill());
     }
 }
 

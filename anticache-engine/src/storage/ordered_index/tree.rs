@@ -7,7 +7,7 @@ use super::Direction;
 use super::node::{NO_NODE, Node, Nodes, Words};
 use crate::storage::hash_index::Handle;
 
-/// Levels above the leaves: two neighbours together have a third of the slots of one in use, which makes 2^32 entries fewer than this.
+/// Levels above the leaves. Two neighbours together fill half a node at least, so that 2^32 entries need far fewer.
 const MAX_LEVELS: usize = 32;
 
 /// A node, the lowest key that may be below it and the one from which on none may.
@@ -47,7 +47,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     }
 
     /// Entries held.
-    pub(super) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.len
     }
 
@@ -73,7 +73,11 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         for level in (0..self.levels).rev() {
             let node = &self.inner[id];
             id = node.values()[Self::slot_towards(node, key)];
-            if level == 0 { self.leaves[id].prefetch() } else { self.inner[id].prefetch() }
+            if level == 0 {
+                self.leaves[id].prefetch();
+            } else if Node::<W, N>::IS_WIDE {
+                self.inner[id].prefetch();
+            }
         }
         id
     }
@@ -247,7 +251,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
             let end = leaf.upper_bound(high);
             leaf.values()[start..end].iter().try_for_each(|&handle| visit(handle))?;
             if end < leaf.count() || leaf.next == NO_NODE {
-                return ControlFlow::Break(());
+                return ControlFlow::Continue(());
             }
             leaf = &self.leaves[leaf.next];
             start = 0;
@@ -267,7 +271,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
             let start = leaf.lower_bound(low);
             leaf.values()[start..end].iter().rev().try_for_each(|&handle| visit(handle))?;
             if start > 0 || leaf.prev == NO_NODE {
-                return ControlFlow::Break(());
+                return ControlFlow::Continue(());
             }
             leaf = &self.leaves[leaf.prev];
             end = leaf.count();

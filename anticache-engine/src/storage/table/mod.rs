@@ -43,9 +43,14 @@ impl Found {
     }
 }
 
-/// The memory budget does not allow another tuple; something must be evicted first.
+/// What the memory budget does not allow before something is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NeedMemory;
+enum NeedMemory {
+    /// Another tuple.
+    Slot,
+    /// A value of so many bytes.
+    Value(usize),
+}
 
 /// Why a row was not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,12 +61,6 @@ pub enum Refused {
     Duplicate(Found),
     /// It is not a row of this table.
     Malformed(String),
-}
-
-impl From<NeedMemory> for Refused {
-    fn from(NeedMemory: NeedMemory) -> Self {
-        Self::NeedMemory
-    }
 }
 
 /// One table's share at one partition.
@@ -78,11 +77,57 @@ pub struct Table {
     pub accesses_since_eviction: u64,
     /// Blocks that the table owes to eviction, as a fraction: what rounding to whole blocks has left over.
     pub eviction_credit: f64,
-    /// Length of a value that found no memory; 0 = none. Room is made for it before anything else is stored.
-    wanted_value_bytes: usize,
+    /// What a transaction has found no memory for. Room is made for all of it before the transaction runs again, and nothing of it is given away
+    /// until the transaction has ended: otherwise two tables that it writes to could take the same memory from each other for ever.
+    wants: Wants,
     accounted_bytes: u64,
     /// What the snapshot under way has yet to save of the table.
     capture: Option<Box<Capture>>,
+}
+
+/// Memory that a table needs before a transaction can run again.
+#[derive(Debug, Default)]
+struct Wants {
+    /// Free slots.
+    slots: u64,
+    /// Whether a tuple found no slot since the number of them was computed.
+    lacks_slot: bool,
+    /// Cells for values: a length, and how many of its size.
+    values: Vec<(usize, u32)>,
+}
+
+/// Why a row was not placed.
+enum NotPlaced {
+    /// There is no memory.
+    NeedMemory(NeedMemory),
+    /// It is not a row of this table.
+    Malformed(String),
+}
+
+impl From<NeedMemory> for NotPlaced {
+    fn from(need: NeedMemory) -> Self {
+        Self::NeedMemory(need)
+    }
+}
+
+impl Wants {
+    /// Remembers what was lacking.
+    fn record(&mut self, reason: NotPlaced) -> Refused {
+        match reason {
+            NotPlaced::Malformed(what) => return Refused::Malformed(what),
+            NotPlaced::NeedMemory(NeedMemory::Slot) => self.lacks_slot = true,
+            NotPlaced::NeedMemory(NeedMemory::Value(bytes)) => self.value(bytes),
+        }
+        Refused::NeedMemory
+    }
+
+    /// A value of `bytes` found no memory: asks for one cell, then for two, four …
+    fn value(&mut self, bytes: usize) {
+        match self.values.iter_mut().find(|(other, _)| VarHeap::class_of(*other) == VarHeap::class_of(bytes)) {
+            Some((_, cells)) => *cells *= 2,
+            None => self.values.push((bytes, 1)),
+        }
+    }
 }
 
 /// Whom a handle leads to; apart from [`Table`], because indexes are changed while it is asked.
@@ -119,8 +164,8 @@ impl Table {
     /// When address space cannot be reserved.
     pub fn new(def: TableDef, keeps_chain: bool, budget_bytes: u64, meter: &mut MemoryMeter) -> io::Result<Self> {
         let budget = usize::try_from(budget_bytes).unwrap_or(usize::MAX / 4);
-        // Chunks are a hundredth of the budget, so that rounding to chunks costs little; at least 64 KiB, at most 2 MiB (a huge page).
-        let chunk_bytes = (budget / 128).next_power_of_two().clamp(64 << 10, 2 << 20);
+        // Chunks are a hundredth of the budget, so that rounding to chunks costs little; at least 16 KiB, at most 2 MiB (a huge page).
+        let chunk_bytes = (budget / 128).next_power_of_two().clamp(16 << 10, 2 << 20);
         let tuples = TupleMemory::new(def.row_bytes, chunk_bytes, budget)?;
         // Ids have 31 bits; an index entry costs at least 5 bytes, so the budget bounds the entries as well.
         let max_entries = (budget / 5).clamp(1 << 16, EVICTED_BIT as usize - 1);
@@ -134,7 +179,7 @@ impl Table {
             def,
             accesses_since_eviction: 0,
             eviction_credit: 0.0,
-            wanted_value_bytes: 0,
+            wants: Wants::default(),
             accounted_bytes: 0,
             capture: None,
         };
@@ -186,9 +231,29 @@ impl Table {
         self.indexes.iter().map(Index::allocated_bytes).sum()
     }
 
-    /// Whether a value found no memory: a free slot alone does not help.
-    pub fn wants_value_memory(&self) -> bool {
-        self.wanted_value_bytes > 0
+    /// Whether a transaction waits for memory of this table.
+    pub fn is_hungry(&self) -> bool {
+        self.wants.slots > 0 || !self.wants.values.is_empty()
+    }
+
+    /// Free slots that it is to have.
+    pub fn wanted_slots(&self) -> u64 {
+        self.wants.slots
+    }
+
+    /// Asks for more free slots than a transaction has just found, if it lacked slots.
+    pub fn want_more_slots(&mut self) {
+        if std::mem::take(&mut self.wants.lacks_slot) {
+            // What the transaction had filled is free again: it needs more than that. Twice as many, so that a large one fits soon.
+            self.wants.slots = self.wants.slots.max(2 * self.tuples.free_slots() + 1);
+        }
+    }
+
+    /// The transaction has ended.
+    pub fn forget_wants(&mut self) {
+        self.wants.slots = 0;
+        self.wants.lacks_slot = false;
+        self.wants.values.clear();
     }
 
     #[inline]
@@ -307,52 +372,60 @@ impl Table {
     /// A slot for one more tuple, within the budget: also a free slot is refused while more is used than allowed, because index and Evicted
     /// Table have grown and something must shrink before there can be more tuples.
     fn allocate(&mut self, meter: &mut MemoryMeter) -> Result<TupleId, NeedMemory> {
-        if meter.is_over() {
-            return Err(NeedMemory);
+        if !meter.is_over() {
+            if let Some(id) = self.tuples.allocate() {
+                self.exempt(id);
+                return Ok(id);
+            }
+            if meter.fits(self.tuples.next_chunk_bytes()) && self.tuples.add_chunk() {
+                self.account(meter);
+                let id = self.tuples.allocate().ok_or(NeedMemory::Slot)?;
+                self.exempt(id);
+                return Ok(id);
+            }
         }
-        if let Some(id) = self.tuples.allocate() {
-            self.exempt(id);
-            return Ok(id);
-        }
-        if !meter.fits(self.tuples.next_chunk_bytes()) || !self.tuples.add_chunk() {
-            return Err(NeedMemory);
-        }
-        self.account(meter);
-        let id = self.tuples.allocate().ok_or(NeedMemory)?;
-        self.exempt(id);
-        Ok(id)
+        Err(NeedMemory::Slot)
     }
 
     /// Makes sure that a value of `bytes` can be stored, within the budget.
     fn reserve_value(&mut self, bytes: usize, meter: &mut MemoryMeter) -> Result<(), NeedMemory> {
-        let Some(values) = &mut self.values else {
-            return Ok(());
-        };
-        if values.fits(bytes) {
+        if self.values.as_ref().is_none_or(|values| values.fits(bytes)) || self.add_slab(bytes, meter) {
             return Ok(());
         }
-        if !meter.fits(values.slab_bytes_for(bytes)) || !values.add_slab_for(bytes) {
-            self.wanted_value_bytes = bytes.max(1);
-            return Err(NeedMemory);
-        }
-        self.account(meter);
-        Ok(())
+        Err(NeedMemory::Value(bytes))
     }
 
-    /// Makes sure that `count` tuples can be added, and the value that found no room before; false when the budget does not allow it before
-    /// something is evicted.
+    /// Makes sure that `count` tuples can be added, and what transactions want; false when the budget does not allow it before something is
+    /// evicted.
     pub fn reserve(&mut self, count: u64, meter: &mut MemoryMeter) -> bool {
         if meter.is_over() {
             return false;
         }
-        while self.tuples.free_slots() < count {
+        while self.tuples.free_slots() < count.max(self.wants.slots) {
             if !meter.fits(self.tuples.next_chunk_bytes()) || !self.tuples.add_chunk() {
                 return false;
             }
             self.account(meter);
         }
-        let wanted = std::mem::take(&mut self.wanted_value_bytes);
-        wanted == 0 || self.reserve_value(wanted, meter).is_ok()
+        for at in 0..self.wants.values.len() {
+            let (bytes, cells) = self.wants.values[at];
+            while self.values.as_ref().is_some_and(|values| values.free_cells(bytes) < cells) {
+                if !self.add_slab(bytes, meter) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes memory for values as long as `bytes`; false when the budget does not allow it.
+    fn add_slab(&mut self, bytes: usize, meter: &mut MemoryMeter) -> bool {
+        let added = self
+            .values
+            .as_mut()
+            .is_some_and(|values| meter.fits(values.slab_bytes_for(bytes)) && values.add_slab_for(bytes));
+        self.account(meter);
+        added
     }
 
     /// Stores a value for a tuple.
@@ -364,21 +437,21 @@ impl Table {
         meter: &mut MemoryMeter,
     ) -> Result<VarRef, NeedMemory> {
         self.reserve_value(value.len(), meter)?;
-        let values = self.values.as_mut().ok_or(NeedMemory)?;
-        values.allocate(id, var, value).ok_or(NeedMemory)
+        let stored = self.values.as_mut().and_then(|values| values.allocate(id, var, value));
+        stored.ok_or(NeedMemory::Value(value.len()))
     }
 
     /// A slot filled with a serialized row; in no index and no chain yet.
-    fn place(&mut self, serialized: &[u8], meter: &mut MemoryMeter) -> Result<TupleId, Refused> {
+    fn place(&mut self, serialized: &[u8], meter: &mut MemoryMeter) -> Result<TupleId, NotPlaced> {
         if !self.def.has_var() {
             if serialized.len() != self.def.row_bytes {
-                return Err(self.def.split(serialized).map_or_else(Refused::Malformed, |_| Refused::NeedMemory));
+                return Err(NotPlaced::Malformed(self.def.split(serialized).err().unwrap_or_default()));
             }
             let id = self.allocate(meter)?;
             self.tuples.row_mut(id).copy_from_slice(serialized);
             return Ok(id);
         }
-        let (fixed, vars) = self.def.split(serialized).map_err(Refused::Malformed)?;
+        let (fixed, vars) = self.def.split(serialized).map_err(NotPlaced::Malformed)?;
         let id = self.allocate(meter)?;
         let row = self.tuples.row_mut(id);
         row.copy_from_slice(fixed);
@@ -391,9 +464,9 @@ impl Table {
                     let offset = self.def.var_offsets[var];
                     self.tuples.row_mut(id)[offset..offset + 4].copy_from_slice(&stored.to_le_bytes());
                 }
-                Err(NeedMemory) => {
+                Err(need) => {
                     self.free_slot(id);
-                    return Err(Refused::NeedMemory);
+                    return Err(need.into());
                 }
             }
         }
@@ -428,7 +501,7 @@ impl Table {
         {
             return Err(Refused::Duplicate(found));
         }
-        let id = self.place(serialized, meter)?;
+        let id = self.place(serialized, meter).map_err(|reason| self.wants.record(reason))?;
         if self.indexes.len() > 1
             && let Some(found) = self.duplicate_of(id, 1..self.indexes.len())
         {
@@ -530,7 +603,7 @@ impl Table {
     ) -> Result<(VarRef, VarRef), Refused> {
         let offset = self.def.var_offsets[usize::from(var)];
         let old = reference(self.tuples.row(id), offset);
-        let new = self.store_value(id, var, value, meter)?;
+        let new = self.store_value(id, var, value, meter).map_err(|need| self.wants.record(need.into()))?;
         if let Err(found) = self.refer(id, var, new, meter) {
             self.free_value(new);
             return Err(Refused::Duplicate(found));

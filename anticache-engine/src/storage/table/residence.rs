@@ -1,6 +1,6 @@
 //! How a tuple changes its place: evicted and brought back, moved so that memory can be given back.
 
-use super::{EVICTED_BIT, Places, Refused, Table, side_by_side};
+use super::{EVICTED_BIT, NotPlaced, Places, Refused, Table, side_by_side};
 use crate::anticache::evicted_table::{EvictedId, Location};
 use crate::catalog::key::KeyBuf;
 use crate::storage::index::{Columns, reference};
@@ -67,7 +67,12 @@ impl Table {
         if serialized.get(..self.def.indexed_bytes) != Some(&self.evicted.image(evicted_id)[..self.def.indexed_bytes]) {
             return Err(Refused::Malformed(format!("its indexed columns are not those of evicted tuple {evicted_id}")));
         }
-        let id = self.place(serialized, meter)?;
+        // What nobody asked for may stay evicted: no room is made for it.
+        let id = match self.place(serialized, meter) {
+            Ok(id) => id,
+            Err(NotPlaced::NeedMemory(_)) if !hot => return Err(Refused::NeedMemory),
+            Err(reason) => return Err(self.wants.record(reason)),
+        };
         self.before_entry_change(evicted_id);
         let (places, indexes, defs) = side_by_side!(self);
         let columns = Columns::Evicted(places.evicted.image(evicted_id));

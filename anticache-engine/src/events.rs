@@ -1,0 +1,128 @@
+//! What happened at a partition and when: evictions, fetches, merges, restarts, compactions and the steps of snapshots, in a ring of bounded size that is
+//! read over the wire. Figure 12 of the paper draws a line per eviction from it.
+
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// Events kept; an older one makes room for a newer one. 1.5 MB a partition, outside the memory budget because it does not grow with the data.
+pub const KEPT_EVENTS: usize = 1 << 15;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// An eviction transaction; `blocks`, `tuples`, `bytes` it wrote.
+    Eviction,
+    /// A block was asked for; `block`.
+    Fetch,
+    /// A block was merged; `block`, `tuples` brought back.
+    Merge,
+    /// A transaction was rolled back after its pre-pass; `tuples` evicted ones it needs.
+    Restart,
+    /// Blocks were compacted in the background; `blocks` before, `tuples`, `bytes` of the new one.
+    Compaction,
+    /// A snapshot began.
+    SnapshotBegin,
+    /// A snapshot is durable; `bytes` of it.
+    SnapshotEnd,
+    /// A block could not be read, written or trusted; `block`.
+    BlockError,
+}
+
+/// One event. Fields that its kind does not use are 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Event {
+    /// Position in the partition's history, from 0.
+    pub number: u64,
+    /// When it ended, in microseconds since 1970.
+    pub at_us: u64,
+    /// What.
+    pub kind: EventKind,
+    /// How long the executor was busy with it, in microseconds.
+    pub took_us: u64,
+    /// Which block.
+    pub block: u32,
+    /// How many blocks.
+    pub blocks: u32,
+    /// How many tuples.
+    pub tuples: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// The numbers of an event; see [`EventKind`] for those that count.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Amounts {
+    /// How long it took, in microseconds.
+    pub took_us: u64,
+    /// Which block.
+    pub block: u32,
+    /// How many blocks.
+    pub blocks: u32,
+    /// How many tuples.
+    pub tuples: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// The latest events of a partition.
+#[derive(Debug, Default)]
+pub struct Events {
+    kept: VecDeque<Event>,
+    next: u64,
+}
+
+impl Events {
+    /// Adds an event that ends now.
+    pub fn add(&mut self, kind: EventKind, amounts: Amounts) {
+        if self.kept.len() == KEPT_EVENTS {
+            self.kept.pop_front();
+        }
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let Amounts { took_us, block, blocks, tuples, bytes } = amounts;
+        let at_us = since_1970.as_micros() as u64;
+        self.kept.push_back(Event { number: self.next, at_us, kind, took_us, block, blocks, tuples, bytes });
+        self.next += 1;
+    }
+
+    /// At most `limit` events from the one numbered `from`, or the oldest kept, as `{"next", "lost", "events"}`: the number to go on with, and how
+    /// many of those asked for are gone.
+    pub fn since(&self, from: u64, limit: usize) -> serde_json::Value {
+        let oldest = self.next - self.kept.len() as u64;
+        let first = from.clamp(oldest, self.next);
+        let events: Vec<&Event> = self.kept.iter().skip((first - oldest) as usize).take(limit).collect();
+        serde_json::json!({
+            "next": first + events.len() as u64,
+            "lost": oldest.saturating_sub(from),
+            "events": events,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_gets_every_event_once_or_is_told_what_it_has_lost() {
+        let mut events = Events::default();
+        for n in 0..10 {
+            events.add(EventKind::Eviction, Amounts { tuples: n, ..Amounts::default() });
+        }
+        let page = events.since(3, 4);
+        let numbers = |page: &serde_json::Value| -> Vec<u64> {
+            page["events"].as_array().unwrap().iter().map(|event| event["number"].as_u64().unwrap()).collect()
+        };
+        assert_eq!((numbers(&page), &page["next"], &page["lost"]), (vec![3, 4, 5, 6], &7.into(), &0.into()));
+        assert_eq!(page["events"][0]["tuples"], 3);
+        for _ in 0..KEPT_EVENTS {
+            events.add(EventKind::Restart, Amounts::default());
+        }
+        let page = events.since(7, 2);
+        assert_eq!((numbers(&page), &page["lost"]), (vec![10, 11], &3.into()));
+        let end = events.since(u64::MAX, 5);
+        assert_eq!((numbers(&end), &end["next"]), (vec![], &(10 + KEPT_EVENTS as u64).into()));
+    }
+}

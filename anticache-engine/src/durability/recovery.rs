@@ -279,6 +279,7 @@ impl Loader {
             }
             attempts += 1;
         }
+        self.partition.forget_wants();
         self.totals.rows += 1;
         Ok(())
     }

@@ -334,7 +334,7 @@ pub fn config() -> Config {
         snapshot_interval_s: 0,
         snapshot_log_bytes: 1 << 30,
         seed: 7,
-        ..Config::new(PathBuf::from("/schema.sql"), PathBuf::from("/data"), 2 << 20)
+        ..Config::new(PathBuf::from("/schema.sql"), PathBuf::from("/data"), 3 << 20)
     }
 }
 

@@ -7,3 +7,4 @@ pub mod multi_recovery;
 pub mod recovery;
 pub mod segment;
 pub mod snapshot;
+pub mod verify;

@@ -246,6 +246,18 @@ impl Partition {
             .map(|def| Table::new(def.clone(), keeps_chain(def.evictable), budget_bytes, &mut meter))
             .collect();
         let tables = tables.map_err(StartError::system("reserve address space for tables"))?;
+        if meter.is_over() {
+            let partitions = u64::from(config.partitions);
+            return Err(StartError::Value {
+                key: "memory_budget_bytes",
+                value: config.memory_budget_bytes.to_string(),
+                allowed: format!(
+                    "more than {}: the empty indexes of {} tables and the buffers of {partitions} partitions take that much",
+                    meter.used_bytes() * partitions,
+                    tables.len()
+                ),
+            });
+        }
         let ring = files.ring((config.buffers_per_partition() + 2 + Snapshots::OPERATIONS) as u32);
         let ring = ring.map_err(StartError::system("set up disk I/O"))?;
         Ok(Self {

@@ -7,6 +7,7 @@ use super::format::{BLOCK_ITEM_BYTES, Beginning, EXTENT_HEADER_BYTES, Kind, Owne
 use super::stream::{BUFFERS, Stream};
 use crate::catalog::TableId;
 use crate::config::{Config, Log};
+use crate::events::{Amounts, EventKind};
 use crate::io::AlignedBuf;
 use crate::io::files::DiskFile;
 use crate::io::ring::Completion;
@@ -189,6 +190,7 @@ impl Partition {
         if let Some(anticache) = &mut self.anticache {
             anticache.blocks.begin_snapshot();
         }
+        self.events.add(EventKind::SnapshotBegin, Amounts::default());
         let first_segment = self.log.as_ref().map(|log| log.segment_holding(sequence));
         self.snapshots.log_bytes_at_last = self.log.as_ref().map_or(0, |log| log.bytes_written);
         self.snapshots.run = Some(Run {
@@ -233,6 +235,7 @@ impl Partition {
         if verdict == Verdict::Durable {
             self.counters.snapshots += 1;
             self.counters.snapshot_bytes += run.stream.bytes;
+            self.events.add(EventKind::SnapshotEnd, Amounts { bytes: run.stream.bytes, ..Amounts::default() });
             if let Some(log) = &mut self.log {
                 log.truncate_before(run.sequence);
             }

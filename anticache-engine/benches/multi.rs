@@ -325,7 +325,7 @@ fn main() -> anyhow::Result<()> {
     }
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let new = |name: &str, joined, share| Variant::new(name, joined, share, &arguments, directory.path());
-    let mut variants = vec![
+    let mut variants = [
         new("apart, 0%", false, 0.0)?,
         new("joined, 0%", true, 0.0)?,
         new("joined, 1%", true, 0.01)?,

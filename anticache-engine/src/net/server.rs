@@ -569,8 +569,8 @@ impl EventLoop {
             let mut interest = epoll::EventFlags::empty();
             interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
             interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
-            let owes = |partition: &Box<Partition>| partition.owes_replies(number as u32, outlet.epoch);
-            open &= !inlet.ended || !outlet.frames.is_empty() || self.partition.as_ref().is_some_and(owes);
+            let owes = |partition: &Partition| partition.owes_replies(number as u32, outlet.epoch);
+            open &= !inlet.ended || !outlet.frames.is_empty() || self.partition.as_deref().is_some_and(owes);
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);
                 open &= epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest).is_ok();

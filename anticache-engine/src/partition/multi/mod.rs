@@ -219,8 +219,8 @@ impl Partition {
         let Some(link) = &mut self.link else { return };
         if !link.held.is_empty() {
             let resolved = link.site.resolved_through(self.id);
-            while let Some((_, origin, frame)) = link.held.pop_front_if(|(number, _, _)| *number <= resolved) {
-                link.answers.push((origin, frame));
+            while link.held.front().is_some_and(|&(number, ..)| number <= resolved) {
+                link.answers.extend(link.held.pop_front().map(|(_, origin, frame)| (origin, frame)));
             }
         }
         for (connection, epoch, frames) in link.outbox.0.drain(..) {

@@ -38,7 +38,7 @@ use crate::secret::Secret;
 /// Requests that are run before replies are sent and disk work is looked at.
 const MAX_BATCH: usize = 512;
 /// Requests that are run before it is looked whether other partitions wait for this one.
-const MAX_SLICE: usize = 64;
+const MAX_SLICE: usize = 16;
 /// Transactions on several partitions that are waited for before sockets and disk are looked at again.
 const MAX_MEETINGS: usize = 16;
 /// A connection with more unsent replies than this is not read from until they are gone.
@@ -373,7 +373,7 @@ impl EventLoop {
         let lost = || io::Error::other("the partition was lost with the thread of another one");
         let poll_after = self.partition.as_ref().ok_or_else(lost)?.poll_after();
         let timeout = poll_after.or((!read).then_some(DRAIN_INTERVAL));
-        let may_sleep = self.site.may_sleep(self.id) && !self.site.has_queued(self.id);
+        let may_sleep = self.site.may_sleep(self.id) && self.site.due(self.id).is_none();
         let timeout = if may_sleep { timeout } else { Some(Duration::ZERO) };
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
             tv_sec: timeout.as_secs().cast_signed(),
@@ -420,7 +420,7 @@ impl EventLoop {
     /// Takes part in the transactions that other partitions wait with, and runs those that this one has submitted.
     fn meet_others(&mut self) {
         for _ in 0..MAX_MEETINGS {
-            let Some(item) = self.site.front(self.id) else {
+            let Some(item) = self.site.due(self.id) else {
                 return;
             };
             let Some(partition) = self.partition.take() else {
@@ -585,10 +585,10 @@ impl EventLoop {
             let mut interest = epoll::EventFlags::empty();
             interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
             interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
-            let owes = |partition: &Box<Partition>| partition.owes_replies(number as u32, outlet.epoch);
+            let owes = |partition: &Partition| partition.owes_replies(number as u32, outlet.epoch);
             open &= !inlet.ended
                 || !outlet.frames.is_empty()
-                || self.partition.as_ref().is_some_and(owes)
+                || self.partition.as_deref().is_some_and(owes)
                 || self.keeper.owes_replies(number as u32, outlet.epoch);
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);

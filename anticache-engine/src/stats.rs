@@ -13,6 +13,10 @@ pub struct Counters {
     pub failed: u64,
     /// Times that a transaction was rolled back after a pre-pass and re-queued.
     pub restarted: u64,
+    /// Of the committed ones, those that took place at several partitions.
+    pub multi_partition: u64,
+    /// Microseconds that the partition waited for others in such transactions.
+    pub multi_wait_us: u64,
     /// Transactions that updated the LRU chain.
     pub sampled: u64,
     /// Eviction transactions.

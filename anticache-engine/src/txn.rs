@@ -4,6 +4,9 @@
 //! on; only reading or writing an evicted tuple's columns ends the pass with [`Abort::Evicted`]. So one pass finds every evicted tuple that the
 //! transaction needs and that does not depend on another evicted one (the paper's pre-pass, §3.3). The executor then rolls back, fetches, and
 //! re-queues.
+//!
+//! A transaction on several partitions has a context for each: the procedure gets that of the partition which the request was sent to, and
+//! [`TxnContext::at`] leads from there to the others.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -39,6 +42,8 @@ impl Abort {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TupleRef {
     table: TableId,
+    /// Where it was found, so that it is not taken for a tuple of another partition.
+    partition: u16,
     found: Found,
 }
 
@@ -46,6 +51,7 @@ pub struct TupleRef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Matches {
     table: TableId,
+    partition: u16,
     start: usize,
     end: usize,
 }
@@ -87,11 +93,16 @@ impl Footprint {
 
 /// The one running transaction of a partition.
 pub struct TxnContext<'run> {
+    pub(crate) partition: u16,
+    /// The contexts of the other participants, at the context that the procedure got; empty at those, and for a transaction of one partition.
+    pub(crate) peers: Vec<TxnContext<'run>>,
     pub(crate) tables: &'run mut [Table],
     pub(crate) meter: &'run mut MemoryMeter,
     pub(crate) undo: &'run mut UndoLog,
     pub(crate) footprint: &'run mut Footprint,
     pub(crate) reply: &'run mut Vec<u8>,
+    /// Whether something found no memory here.
+    pub(crate) refused_for_memory: bool,
     /// Whether this transaction was chosen to update the LRU chain (probability α).
     pub(crate) sampled: bool,
     /// Union of [`flag::UNSYNCED`] bits of the tuples seen: the log groups that must be durable before the reply.
@@ -101,6 +112,40 @@ pub struct TxnContext<'run> {
 }
 
 impl TxnContext<'_> {
+    /// The context of a participant, itself included. Tuples and matches are used with the context that found them. What is appended to replies
+    /// becomes one reply, in the order of appending.
+    ///
+    /// # Errors
+    /// A user abort when the partition does not take part ([`crate::procedure::Procedure::partitions`] did not name it), or when this is not the
+    /// context that the procedure was given.
+    #[inline]
+    pub fn at(&mut self, partition: u32) -> Result<&mut Self, Abort> {
+        if u32::from(self.partition) == partition {
+            return Ok(self);
+        }
+        self.gather_replies();
+        let own = self.partition;
+        self.peers.iter_mut().find(|peer| u32::from(peer.partition) == partition).ok_or_else(|| {
+            Abort::user(format!("partition {partition} is not reached from partition {own} in this transaction"))
+        })
+    }
+
+    /// Moves what was appended at other participants into the reply.
+    pub(crate) fn gather_replies(&mut self) {
+        for peer in &mut self.peers {
+            self.reply.append(peer.reply);
+        }
+    }
+
+    /// Where the next bytes of the reply go.
+    #[inline]
+    fn reply_end(&mut self) -> &mut Vec<u8> {
+        if !self.peers.is_empty() {
+            self.gather_replies();
+        }
+        self.reply
+    }
+
     #[inline]
     fn table(&self, table: TableId) -> &Table {
         &self.tables[usize::from(table)]
@@ -141,7 +186,7 @@ impl TxnContext<'_> {
             }
             Found::Evicted(id) => self.footprint.evicted.push((table, id)),
         }
-        Some(TupleRef { table, found })
+        Some(TupleRef { table, partition: self.partition, found })
     }
 
     /// Records everything matched from `start` on. What is not there may have been deleted by a transaction that is not durable.
@@ -152,7 +197,7 @@ impl TxnContext<'_> {
             let found = self.footprint.matched[at];
             self.see(table, Some(found));
         }
-        Matches { table, start, end }
+        Matches { table, partition: self.partition, start, end }
     }
 
     /// Finds at most `limit` tuples of an ordered index whose keys lie between two keys, both inclusive; each may be the beginning of a key, and
@@ -197,15 +242,25 @@ impl TxnContext<'_> {
     /// One of the tuples that a scan found.
     ///
     /// # Panics
-    /// If `at` is not below `matches.len()`.
+    /// If `at` is not below `matches.len()`, or the scan was another partition's.
     #[inline]
     pub fn matched(&self, matches: Matches, at: usize) -> TupleRef {
         assert!(at < matches.len(), "match {at} of {}", matches.len());
-        TupleRef { table: matches.table, found: self.footprint.matched[matches.start + at] }
+        assert_eq!(matches.partition, self.partition, "matches of another partition");
+        TupleRef {
+            table: matches.table,
+            partition: matches.partition,
+            found: self.footprint.matched[matches.start + at],
+        }
     }
 
     #[inline]
     fn resident(&self, tuple: TupleRef) -> Result<TupleId, Abort> {
+        if tuple.partition != self.partition {
+            return Err(Abort::User(Cow::Borrowed(
+                "a tuple is used with the context of another partition than found it",
+            )));
+        }
         match tuple.found {
             Found::Resident(id) if self.table(tuple.table).tuples().is_live(id) => Ok(id),
             Found::Resident(_) => Err(Abort::user("the transaction has deleted this tuple")),
@@ -263,6 +318,7 @@ impl TxnContext<'_> {
     #[inline]
     pub fn reply_with_row(&mut self, tuple: TupleRef, columns: std::ops::Range<usize>) -> Result<(), Abort> {
         let id = self.resident(tuple)?;
+        self.reply_end();
         self.reply.extend_from_slice(&self.tables[usize::from(tuple.table)].tuples().row(id)[columns]);
         Ok(())
     }
@@ -274,6 +330,7 @@ impl TxnContext<'_> {
     #[inline]
     pub fn reply_with_text(&mut self, tuple: TupleRef, field: Field) -> Result<(), Abort> {
         let id = self.resident(tuple)?;
+        self.reply_end();
         let table = &self.tables[usize::from(tuple.table)];
         self.reply.extend_from_slice(match field.var {
             Some(var) => table.value(id, var),
@@ -285,7 +342,7 @@ impl TxnContext<'_> {
     /// Appends bytes to the reply.
     #[inline]
     pub fn reply(&mut self, bytes: &[u8]) {
-        self.reply.extend_from_slice(bytes);
+        self.reply_end().extend_from_slice(bytes);
     }
 
     /// Sets a number; the bytes that the column has no room for are dropped.
@@ -380,7 +437,7 @@ impl TxnContext<'_> {
                 // That the key was free may be the deed of a transaction that is not durable.
                 self.unsynced_seen |= self.unsynced_deletes;
                 self.undo.push(Change::Insert { table, tuple });
-                Ok(TupleRef { table, found: Found::Resident(tuple) })
+                Ok(TupleRef { table, partition: self.partition, found: Found::Resident(tuple) })
             }
             Err(refused) => Err(self.refused(table, refused)),
         }
@@ -389,7 +446,10 @@ impl TxnContext<'_> {
     /// What a refusal means for the transaction. That a key exists is an answer that depends on the tuple which has it.
     fn refused(&mut self, table: TableId, refused: Refused) -> Abort {
         match refused {
-            Refused::NeedMemory => Abort::NeedMemory(table),
+            Refused::NeedMemory => {
+                self.refused_for_memory = true;
+                Abort::NeedMemory(table)
+            }
             Refused::Duplicate(found) => {
                 if let Found::Resident(id) = found {
                     self.unsynced_seen |= self.table(table).tuples().flags(id) & flag::UNSYNCED;

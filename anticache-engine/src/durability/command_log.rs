@@ -61,6 +61,8 @@ pub struct Group {
     /// Tuples that carry this group's flag.
     pub marked: Vec<(TableId, TupleId)>,
     deleted: bool,
+    /// Number of the last multi-partition transaction that waits for it to be durable.
+    last_multi: Option<u64>,
     /// When its first record came; kept only where groups wait for a time.
     begun: Option<Instant>,
 }
@@ -75,6 +77,7 @@ impl Group {
             frames: Vec::new(),
             marked: Vec::new(),
             deleted: false,
+            last_multi: None,
             begun: None,
         };
         group.reset(0);
@@ -90,6 +93,7 @@ impl Group {
         self.frames.clear();
         self.marked.clear();
         self.deleted = false;
+        self.last_multi = None;
         self.begun = None;
     }
 
@@ -276,6 +280,21 @@ impl CommandLog {
     /// Remembers that the current group deletes a tuple.
     pub fn mark_deleted(&mut self) {
         self.current.deleted = true;
+    }
+
+    /// Remembers that a multi-partition transaction waits until everything that was appended so far is durable; false when it is. The group which
+    /// that is then tells so ([`CommandLog::multi_in_flight`]). `written` = the write of the group in flight has completed.
+    pub fn note_multi(&mut self, number: u64, written: bool) -> bool {
+        let in_flight = self.in_flight.as_mut().filter(|_| !written);
+        let group = if self.current.records > 0 { Some(&mut self.current) } else { in_flight };
+        let Some(group) = group else { return false };
+        group.last_multi = Some(number);
+        true
+    }
+
+    /// The last multi-partition transaction that waits for the group which is being written.
+    pub fn multi_in_flight(&self) -> Option<u64> {
+        self.in_flight.as_ref().and_then(|group| group.last_multi)
     }
 
     /// Remembers where a tuple with `flags` of groups under way went.

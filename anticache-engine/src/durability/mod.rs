@@ -3,6 +3,7 @@
 pub mod command_log;
 pub mod log_reader;
 pub mod manifest;
+pub mod multi_recovery;
 pub mod recovery;
 pub mod segment;
 pub mod snapshot;

@@ -1,5 +1,8 @@
 //! The server: an acceptor, and an event loop in each partition's thread.
 //!
+//! A partition's thread also takes part in the transactions on several partitions ([`crate::partition::multi`]): it looks for them between slices of
+//! requests, and is woken for them.
+//!
 //! A client says in its hello which partition it wants to talk to; after the handshake (`acceptor.rs`) its connection is handed to that partition's
 //! thread: on the way of a transaction nothing is shared. An event loop turn is: wait for sockets and disk, read and run what arrived, let the partition poll its
 //! disk work, send what became ready.
@@ -22,16 +25,22 @@ use super::frame::{
 };
 use super::handshake::Greeting;
 use super::keeper::{KeeperPort, KeeperThread, Message, Teller};
+use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::durability::recovery::{self, Site, read_schema};
-use crate::error::StartError;
+use crate::durability::recovery::{self, Opened, Site, read_schema};
+use crate::error::{CatalogError, StartError};
 use crate::io::files::{Files, KernelFiles};
+use crate::partition::multi::Coordinator;
 use crate::partition::{Origin, Partition, ReplySink};
 use crate::procedure::ProcedureSet;
 use crate::secret::Secret;
 
 /// Requests that are run before replies are sent and disk work is looked at.
 const MAX_BATCH: usize = 512;
+/// Requests that are run before it is looked whether other partitions wait for this one.
+const MAX_SLICE: usize = 64;
+/// Transactions on several partitions that are waited for before sockets and disk are looked at again.
+const MAX_MEETINGS: usize = 16;
 /// A connection with more unsent replies than this is not read from until they are gone.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 /// Memory that a connection without unsent replies keeps for the next ones.
@@ -46,6 +55,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 const WAKE: u64 = u64::MAX;
 const DISK: u64 = u64::MAX - 1;
+const OTHERS: u64 = u64::MAX - 2;
 
 /// A running server. Dropping it without [`Server::stop`] leaves its threads running until the process ends.
 pub struct Server {
@@ -68,10 +78,23 @@ impl Server {
     /// # Errors
     /// [`StartError`]; nothing runs then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        let files: Arc<dyn Files> = Arc::new(KernelFiles::new());
+        Self::start_on(&files, config, ProcedureSet::for_catalog)
+    }
+
+    /// As [`Server::start`], with any files and procedures.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_on(
+        files: &Arc<dyn Files>,
+        config: &Config,
+        procedures: impl FnOnce(&Catalog) -> Result<ProcedureSet, CatalogError>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let (schema, catalog) = read_schema(&config.schema)?;
         config.check_against(&catalog)?;
-        let procedures = ProcedureSet::for_catalog(&catalog)?;
+        let procedures = procedures(&catalog)?;
         let secret = config.secret_file.as_deref().map(Secret::from_file).transpose()?;
         rustix::thread::disable_transparent_huge_pages(!config.huge_pages)
             .map_err(|error| StartError::system("switch huge pages")(error.into()))?;
@@ -81,9 +104,8 @@ impl Server {
         let settings = settings(config);
         let stopping = Arc::new(AtomicBool::new(false));
         let refused = Arc::new(AtomicU64::new(0));
-        let files: Arc<dyn Files> = Arc::new(KernelFiles::new());
-        let site = Site { files: &files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
-        let (keeper, partitions) = site.open()?;
+        let site = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
+        let Opened { keeper, coordinator, partitions } = site.open()?;
         let (to_keeper, inbox) = channel();
         let (mut wakers, mut handles, mut loops, mut tellers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (id, partition) in partitions.into_iter().enumerate() {
@@ -98,9 +120,17 @@ impl Server {
             tellers.push(Teller { orders, wake: Arc::clone(&event) });
             let port = KeeperPort::new(to_keeper.clone(), ordered, config.snapshot_log_bytes);
             let refused = (id == 0).then(|| Arc::clone(&refused));
-            let event_loop =
-                EventLoop::new(partition, port, receiver, event, Arc::clone(&stopping), settings.clone(), refused)
-                    .map_err(StartError::system("set up an event loop"))?;
+            let event_loop = EventLoop::new(
+                partition,
+                &coordinator,
+                port,
+                receiver,
+                event,
+                Arc::clone(&stopping),
+                settings.clone(),
+                refused,
+            )
+            .map_err(StartError::system("set up an event loop"))?;
             loops.push(event_loop);
         }
         let greeting = Greeting { partitions: config.partitions, procedures: procedures.names(), secret };
@@ -108,7 +138,7 @@ impl Server {
         let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
             .map_err(StartError::system("set up the acceptor"))?;
         wakers.push(stop);
-        let keeper = KeeperThread::new(keeper, inbox, tellers, config);
+        let keeper = KeeperThread::new(keeper, &coordinator, inbox, tellers, config);
         let mut server = Self { address, stopping, threads: Vec::new(), wakers, keeper: to_keeper };
         let cpu_of = |n: usize| (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
         for (id, event_loop) in loops.into_iter().enumerate() {
@@ -251,10 +281,15 @@ impl ReplySink for Outlets {
 }
 
 struct EventLoop {
-    partition: Partition,
+    id: u32,
+    /// None when it was lost in a meeting, because the thread that had it died.
+    partition: Option<Box<Partition>>,
+    site: Arc<Coordinator>,
     keeper: KeeperPort,
     incoming: Receiver<TcpStream>,
     wake: Arc<OwnedFd>,
+    /// The event of the partition's ring, for when the partition is lent.
+    disk: OwnedFd,
     stopping: Arc<AtomicBool>,
     settings: serde_json::Value,
     /// Refused connections of the whole server, reported by one partition, because the client adds the partitions' counters up.
@@ -265,9 +300,17 @@ struct EventLoop {
     requests: Vec<RequestHead>,
 }
 
+impl Drop for EventLoop {
+    fn drop(&mut self) {
+        // In a panic too: others must not wait for this partition.
+        self.site.leave(self.id);
+    }
+}
+
 impl EventLoop {
     fn new(
         partition: Partition,
+        site: &Arc<Coordinator>,
         keeper: KeeperPort,
         incoming: Receiver<TcpStream>,
         wake: Arc<OwnedFd>,
@@ -275,14 +318,19 @@ impl EventLoop {
         settings: serde_json::Value,
         refused: Option<Arc<AtomicU64>>,
     ) -> io::Result<Self> {
+        let (id, disk) = (partition.id(), partition.ring().event().try_clone_to_owned()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
-        epoll::add(&epoll, partition.ring().event(), epoll::EventData::new_u64(DISK), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &disk, epoll::EventData::new_u64(DISK), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, site.event(id), epoll::EventData::new_u64(OTHERS), epoll::EventFlags::IN)?;
         Ok(Self {
-            partition,
+            id,
+            partition: Some(Box::new(partition)),
+            site: Arc::clone(site),
             keeper,
             incoming,
             wake,
+            disk,
             stopping,
             settings,
             refused,
@@ -297,12 +345,13 @@ impl EventLoop {
         let mut events = Vec::with_capacity(64);
         while !self.stopping.load(Ordering::Relaxed) {
             if let Err(error) = self.turn(&mut events, true) {
-                eprintln!("anticached: partition {}: event loop: {error}", self.partition.id());
+                eprintln!("anticached: partition {}: event loop: {error}", self.id);
                 return;
             }
         }
+        self.site.close();
         let deadline = Instant::now() + DRAIN_TIMEOUT;
-        while !(self.partition.is_idle() && self.outlets.is_empty()) && Instant::now() < deadline {
+        while !self.is_drained() && Instant::now() < deadline {
             if self.turn(&mut events, false).is_err() {
                 return;
             }
@@ -310,15 +359,27 @@ impl EventLoop {
         (0..self.inlets.len()).for_each(|number| self.close(number));
     }
 
+    /// Whether everything asked here is answered, and no partition needs this one any more.
+    fn is_drained(&self) -> bool {
+        let is_idle = self.partition.as_ref().is_none_or(|partition| partition.is_idle());
+        is_idle && self.outlets.is_empty() && self.site.is_quiet()
+    }
+
     /// One turn of the loop; `read` = also take new requests.
     fn turn(&mut self, events: &mut Vec<epoll::Event>, read: bool) -> io::Result<()> {
-        let timeout = self.partition.poll_after().or((!read).then_some(DRAIN_INTERVAL));
+        let lost = || io::Error::other("the partition was lost with the thread of another one");
+        let poll_after = self.partition.as_ref().ok_or_else(lost)?.poll_after();
+        let timeout = poll_after.or((!read).then_some(DRAIN_INTERVAL));
+        let may_sleep = self.site.may_sleep(self.id) && !self.site.has_queued(self.id);
+        let timeout = if may_sleep { timeout } else { Some(Duration::ZERO) };
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
             tv_sec: timeout.as_secs().cast_signed(),
             tv_nsec: timeout.subsec_nanos().into(),
         });
         events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref());
+        self.site.awake(self.id);
+        match waited {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -326,9 +387,12 @@ impl EventLoop {
             match event.data.u64() {
                 WAKE => {
                     self.take_connections()?;
-                    self.keeper.obey(&mut self.partition, &mut self.outlets);
+                    if let Some(partition) = &mut self.partition {
+                        self.keeper.obey(partition, &mut self.outlets);
+                    }
                 }
-                DISK => self.partition.ring().clear_event(),
+                DISK => self.partition.iter().for_each(|partition| partition.ring().clear_event()),
+                OTHERS => self.site.clear_event(self.id),
                 connection if read => {
                     let flags = event.flags;
                     let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
@@ -337,10 +401,30 @@ impl EventLoop {
                 _ => {}
             }
         }
-        self.partition.poll(&mut self.outlets);
-        self.keeper.report(&mut self.partition);
+        self.meet_others();
+        self.poll();
         self.send_all();
         Ok(())
+    }
+
+    fn poll(&mut self) {
+        if let Some(partition) = &mut self.partition {
+            partition.poll(&mut self.outlets);
+            self.keeper.report(partition);
+        }
+    }
+
+    /// Takes part in the transactions that other partitions wait with, and runs those that this one has submitted.
+    fn meet_others(&mut self) {
+        for _ in 0..MAX_MEETINGS {
+            let Some(item) = self.site.front(self.id) else {
+                return;
+            };
+            let Some(partition) = self.partition.take() else {
+                return;
+            };
+            self.partition = self.site.meet(&item, partition, self.disk.as_fd(), &mut self.outlets);
+        }
     }
 
     fn take_connections(&mut self) -> io::Result<()> {
@@ -417,7 +501,7 @@ impl EventLoop {
                 if is_admin(&run[0]) {
                     run.iter().for_each(|request| self.administer(number as u32, epoch, request, input));
                 } else {
-                    self.partition.execute_batch(number as u32, epoch, input, run, &mut self.outlets);
+                    self.execute(number as u32, epoch, input, run);
                 }
             }
             let full = requests.len() == MAX_BATCH;
@@ -433,7 +517,7 @@ impl EventLoop {
             if !full {
                 break;
             }
-            self.partition.poll(&mut self.outlets);
+            self.poll();
         }
         inlet.buffer.copy_within(start..inlet.filled, 0);
         inlet.filled -= start;
@@ -444,21 +528,33 @@ impl EventLoop {
         true
     }
 
+    fn execute(&mut self, connection: u32, epoch: u32, input: &[u8], requests: &[RequestHead]) {
+        for slice in requests.chunks(MAX_SLICE) {
+            if self.site.has_queued(self.id) {
+                self.meet_others();
+            }
+            if let Some(partition) = &mut self.partition {
+                partition.execute_batch(connection, epoch, input, slice, &mut self.outlets);
+            }
+        }
+    }
+
     /// Answers a request to the partition itself, or has it answered later.
     fn administer(&mut self, connection: u32, epoch: u32, request: &RequestHead, input: &[u8]) {
-        let (status, payload) = match request.procedure {
-            STATS_PROCEDURE => (Status::Committed, self.stats().into_bytes()),
-            SNAPSHOT_PROCEDURE => {
+        let (status, payload) = match (request.procedure, &self.partition) {
+            (STATS_PROCEDURE, _) => (Status::Committed, self.stats().into_bytes()),
+            (SNAPSHOT_PROCEDURE, _) => {
                 let origin = Origin { connection, epoch, token: request.token };
-                return self.keeper.want(self.partition.id(), origin);
+                return self.keeper.want(self.id, origin);
             }
-            procedure => admin::answer(&self.partition, procedure, request.params(input)),
+            (procedure, Some(partition)) => admin::answer(partition, procedure, request.params(input)),
+            (_, None) => (Status::Failed, b"the partition was lost".to_vec()),
         };
         write_reply(self.outlets.buffer(connection, epoch), request.token, status, &payload);
     }
 
     fn stats(&self) -> String {
-        let mut stats = self.partition.stats();
+        let mut stats = self.partition.as_ref().map(|partition| partition.stats()).unwrap_or_default();
         let refused = self.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
         stats.insert("refused_connections".to_owned(), refused.into());
         stats.insert("settings".to_owned(), self.settings.clone());
@@ -486,9 +582,10 @@ impl EventLoop {
             let mut interest = epoll::EventFlags::empty();
             interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
             interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
+            let owes = |partition: &Box<Partition>| partition.owes_replies(number as u32, outlet.epoch);
             open &= !inlet.ended
                 || !outlet.frames.is_empty()
-                || self.partition.owes_replies(number as u32, outlet.epoch)
+                || self.partition.as_ref().is_some_and(owes)
                 || self.keeper.owes_replies(number as u32, outlet.epoch);
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);

@@ -7,6 +7,8 @@
 //! 4. aborted by the procedure: rolled back, the reply says why;
 //! 5. evicted tuples met: rolled back, the blocks are requested, the transaction waits; when the last block is merged it is ready and runs again;
 //! 6. no memory for another tuple: rolled back, cold tuples are evicted, it runs again.
+//!
+//! A transaction that touches other partitions too is queued with them instead ([`multi`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -21,6 +23,7 @@ use crate::durability::command_log::CommandLog;
 use crate::durability::snapshot::Snapshots;
 use crate::error::StartError;
 use crate::events::Events;
+use crate::io::AlignedBuf;
 use crate::io::files::{Files, KernelFiles};
 use crate::io::ring::{Completion, IoRing};
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
@@ -34,10 +37,12 @@ use crate::storage::undo::{Change, UndoLog};
 use crate::txn::{Abort, Footprint, TxnContext, roll_back};
 
 mod gauges;
+pub mod multi;
 mod replay;
 mod room;
 mod waiting;
 
+use room::Refusal;
 pub(crate) use waiting::{Waiting, WaitingId};
 
 /// Requests whose memory is prefetched together.
@@ -153,6 +158,8 @@ pub struct Partition {
     pub(crate) waiting: Vec<Option<Waiting>>,
     free_waiting: Vec<WaitingId>,
     pub(crate) ready: VecDeque<WaitingId>,
+    /// Transactions that get memory only when `unresolved_group` is released.
+    after_release: Vec<WaitingId>,
     /// How many waiting transactions keep a tuple in memory; the tuple's flag says where it matters that some do.
     pins: HashMap<(TableId, TupleId), u32>,
     pub(crate) counters: Counters,
@@ -161,6 +168,12 @@ pub struct Partition {
     pub(crate) hungry: bool,
     /// The first I/O error of the command log. It latches: nothing is acknowledged any more.
     failure: Option<String>,
+    /// The buffer of a log group that is durable and waits for other partitions.
+    unresolved_group: Option<AlignedBuf>,
+    /// Its side of the multi-partition transactions, when it is one of several partitions.
+    link: Option<Box<multi::Link>>,
+    /// What a multi-partition transaction appends to its reply here.
+    peer_reply: Vec<u8>,
 }
 
 impl Partition {
@@ -244,11 +257,15 @@ impl Partition {
             waiting: Vec::new(),
             free_waiting: Vec::new(),
             ready: VecDeque::new(),
+            after_release: Vec::new(),
             pins: HashMap::new(),
             counters: Counters::default(),
             events: Events::default(),
             hungry: false,
             failure: None,
+            unresolved_group: None,
+            link: None,
+            peer_reply: Vec::new(),
         })
     }
 
@@ -312,6 +329,7 @@ impl Partition {
         self.waiting.len() == self.free_waiting.len()
             && self.log.as_ref().is_none_or(CommandLog::is_idle)
             && self.ring.in_flight() == 0
+            && self.is_multi_idle()
     }
 
     /// Runs the requests found in `input`.
@@ -330,7 +348,10 @@ impl Partition {
             for request in window {
                 let origin = Origin { connection, epoch, token: request.token };
                 let params = request.params(input);
-                self.run(Invocation { origin, procedure: request.procedure, params, restarts: 0 }, sink);
+                let invocation = Invocation { origin, procedure: request.procedure, params, restarts: 0 };
+                if !self.divert(invocation, sink) {
+                    self.run(invocation, sink);
+                }
             }
         }
     }
@@ -374,8 +395,13 @@ impl Partition {
     #[inline]
     fn run<S: ReplySink>(&mut self, mut invocation: Invocation<'_>, sink: &mut S) {
         while let Some(table) = self.attempt(invocation, sink) {
-            if let Err(reason) = self.make_room_to_rerun(usize::from(table), invocation.restarts, sink) {
-                return self.refuse(invocation.origin, &reason, sink);
+            match self.make_room_to_rerun(usize::from(table), invocation.restarts, sink) {
+                Ok(()) => {}
+                Err(Refusal::AfterRelease) => {
+                    self.park_until_release(invocation.to_waiter());
+                    return;
+                }
+                Err(Refusal::Never(reason)) => return self.refuse(invocation.origin, &reason, sink),
             }
             invocation.restarts += 1;
         }
@@ -398,11 +424,14 @@ impl Partition {
         let start = begin_reply(out, origin.token);
         self.footprint.clear();
         let mut txn = TxnContext {
+            partition: self.id as u16,
+            peers: Vec::new(),
             tables: &mut self.tables,
             meter: &mut self.meter,
             undo: &mut self.undo,
             footprint: &mut self.footprint,
             reply: &mut *out,
+            refused_for_memory: false,
             sampled,
             unsynced_seen: 0,
             unsynced_deletes: self.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
@@ -451,26 +480,52 @@ impl Partition {
         };
         if wrote {
             let mark = log.append(invocation.procedure, invocation.params);
-            for change in self.undo.changes() {
-                match *change {
-                    Change::Update { table, tuple, .. }
-                    | Change::Value { table, tuple, .. }
-                    | Change::Insert { table, tuple } => {
-                        let tuples = self.tables[usize::from(table)].tuples_mut();
-                        // A tuple that the same transaction deleted later has no slot to mark.
-                        if tuples.is_live(tuple) && tuples.flags(tuple) & mark == 0 {
-                            let flags = tuples.flags(tuple) | mark;
-                            tuples.set_flags(tuple, flags);
-                            log.mark(table, tuple);
-                        }
-                    }
-                    Change::Delete { .. } => log.mark_deleted(),
-                }
-            }
+            self.mark_changes(mark);
         }
+        let Some(log) = &mut self.log else { return };
         log.hold(if wrote { 0 } else { unsynced_seen }, invocation.origin, &out[start..]);
         out.truncate(start);
         self.forget_changes();
+    }
+
+    /// Marks what the transaction has written with the flag of its log group.
+    #[inline]
+    fn mark_changes(&mut self, mark: u8) {
+        let Some(log) = &mut self.log else { return };
+        for change in self.undo.changes() {
+            match *change {
+                Change::Update { table, tuple, .. }
+                | Change::Value { table, tuple, .. }
+                | Change::Insert { table, tuple } => {
+                    let tuples = self.tables[usize::from(table)].tuples_mut();
+                    // A tuple that the same transaction deleted later has no slot to mark.
+                    if tuples.is_live(tuple) && tuples.flags(tuple) & mark == 0 {
+                        let flags = tuples.flags(tuple) | mark;
+                        tuples.set_flags(tuple, flags);
+                        log.mark(table, tuple);
+                    }
+                }
+                Change::Delete { .. } => log.mark_deleted(),
+            }
+        }
+    }
+
+    /// The context of this partition for a transaction on several; the base partition's writes the `reply`.
+    fn context<'run>(&'run mut self, reply: Option<&'run mut Vec<u8>>, sampled: bool) -> TxnContext<'run> {
+        self.footprint.clear();
+        TxnContext {
+            partition: self.id as u16,
+            peers: Vec::new(),
+            tables: &mut self.tables,
+            meter: &mut self.meter,
+            undo: &mut self.undo,
+            footprint: &mut self.footprint,
+            reply: reply.unwrap_or(&mut self.peer_reply),
+            refused_for_memory: false,
+            sampled,
+            unsynced_seen: 0,
+            unsynced_deletes: self.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
+        }
     }
 
     fn undo_changes(&mut self) {
@@ -503,6 +558,21 @@ impl Partition {
     /// Everything between transactions: completed I/O, merges, transactions that became ready, eviction, fetches, group commit. Never waits for
     /// the disk. Call it after each batch and whenever [`IoRing::event`] fires.
     pub fn poll<S: ReplySink>(&mut self, sink: &mut S) {
+        self.complete_io(sink);
+        self.run_ready(sink);
+        self.step_snapshot();
+        self.keep_budget();
+        self.start_io(sink);
+    }
+
+    /// The part of [`Partition::poll`] that runs no transaction.
+    fn poll_disk<S: ReplySink>(&mut self, sink: &mut S) {
+        self.ring.clear_event();
+        self.complete_io(sink);
+        self.start_io(sink);
+    }
+
+    fn complete_io<S: ReplySink>(&mut self, sink: &mut S) {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.reap(&mut completions);
         for completion in completions.drain(..) {
@@ -511,9 +581,10 @@ impl Partition {
         self.completions = completions;
         self.retry_writes();
         self.retry_merges();
-        self.run_ready(sink);
-        self.step_snapshot();
-        self.keep_budget();
+        self.settle_multi(sink);
+    }
+
+    fn start_io<S: ReplySink>(&mut self, sink: &mut S) {
         self.start_fetches();
         if let Err(error) = self.flush_log(false).and_then(|()| self.ring.submit()) {
             self.fail(error.to_string(), sink);
@@ -534,9 +605,23 @@ impl Partition {
             return self.fail(format!("command log: {error}"), sink);
         }
         let Some(log) = &mut self.log else { return };
-        let Some((group, mark)) = completion.buffers.pop().and_then(|buffer| log.complete(buffer)) else {
+        let through = log.multi_in_flight();
+        self.unresolved_group = completion.buffers.pop();
+        self.vote(through);
+        self.release_group(sink);
+    }
+
+    /// Releases the durable log group, when what it holds of multi-partition transactions is resolved.
+    fn release_group<S: ReplySink>(&mut self, sink: &mut S) {
+        let through = self.log.as_ref().and_then(CommandLog::multi_in_flight);
+        if self.unresolved_group.is_none() || !self.is_resolved(through) {
+            return;
+        }
+        self.ready.extend(self.after_release.drain(..));
+        let (Some(log), Some(buffer)) = (&mut self.log, self.unresolved_group.take()) else {
             return;
         };
+        let Some((group, mark)) = log.complete(buffer) else { return };
         for &(table, tuple) in &group.marked {
             let tuples = self.tables[usize::from(table)].tuples_mut();
             if tuples.is_live(tuple) {
@@ -553,6 +638,9 @@ impl Partition {
 
     /// The command log cannot be written: whatever waits for it fails, and so does everything after it.
     fn fail<S: ReplySink>(&mut self, reason: String, sink: &mut S) {
+        self.unresolved_group = None;
+        self.ready.extend(self.after_release.drain(..));
+        self.fail_multi(&reason);
         if let Some(log) = &mut self.log {
             for origin in log.abandon() {
                 self.counters.failed += 1;
@@ -580,7 +668,8 @@ impl Partition {
     /// Whether the replies to some of a connection's requests have yet to be written.
     pub fn owes_replies(&self, connection: u32, epoch: u32) -> bool {
         let of = |origin: &Origin| origin.connection == connection && origin.epoch == epoch;
-        self.waiting.iter().flatten().any(|waiting| of(&waiting.origin))
+        self.waiting.iter().flatten().filter_map(Waiting::origin).any(|origin| of(&origin))
+            || self.owes_multi(connection, epoch)
             || self.log.as_ref().is_some_and(|log| log.held_origins().any(of))
     }
 

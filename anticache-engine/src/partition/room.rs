@@ -2,21 +2,33 @@
 
 use std::time::Instant;
 
-use super::{MAX_GROUP_BYTES, MAX_RESTARTS, Partition, ReplySink};
+use super::{MAX_GROUP_BYTES, MAX_RESTARTS, Partition, ReplySink, WaitingId};
 use crate::anticache::eviction::Room;
 use crate::storage::table::Table;
+
+/// Why a transaction cannot be run again at once.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// What could be evicted belongs to a log group that waits for other partitions ([`super::multi`]): not before that is released. Waiting for it in
+    /// the middle of everything could mean to wait for oneself.
+    #[error("memory is held by transactions that other partitions have not made durable")]
+    AfterRelease,
+    /// For this reason.
+    #[error("{0}")]
+    Never(String),
+}
 
 impl Partition {
     /// Step 6. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
     ///
     /// # Errors
     /// Why there is no room.
-    pub(super) fn make_room_to_rerun<S: ReplySink>(
+    pub(crate) fn make_room_to_rerun<S: ReplySink>(
         &mut self,
         table: usize,
         restarts: u32,
         sink: &mut S,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         self.hungry = true;
         let free = self.tables[table].tuples().free_slots();
         self.tables[table].want_more_slots();
@@ -27,6 +39,7 @@ impl Partition {
             let rooms = (0..self.tables.len()).filter(|&table| self.tables[table].is_hungry()).collect::<Vec<_>>();
             match rooms.into_iter().map(|table| self.make_room(table, 0)).find(|&room| room != Room::Made) {
                 None => return Ok(()),
+                Some(Room::Wait) if self.unresolved_group.is_some() => return Err(Refusal::AfterRelease),
                 Some(Room::Wait) => {
                     let (waited_us, completed) = self.stall(sink);
                     self.counters.eviction_stalls += 1;
@@ -42,7 +55,7 @@ impl Partition {
             }
         };
         let budget_bytes = self.meter.budget_bytes();
-        Err(format!("memory budget of {budget_bytes} bytes is used up and {reason}"))
+        Err(Refusal::Never(format!("memory budget of {budget_bytes} bytes is used up and {reason}")))
     }
 
     /// A transaction has ended: what tables have kept for it, others may have. False when they kept nothing.
@@ -62,7 +75,13 @@ impl Partition {
     /// Waits until the log's group under construction is small enough to take more.
     pub(super) fn bound_group<S: ReplySink>(&mut self, sink: &mut S) {
         while self.log.as_ref().is_some_and(|log| log.group_bytes() > MAX_GROUP_BYTES) {
-            let (waited_us, _) = self.stall(sink);
+            let waited_us = if self.unresolved_group.is_some() {
+                let started = Instant::now();
+                self.await_release(sink);
+                started.elapsed().as_micros() as u64
+            } else {
+                self.stall(sink).0
+            };
             self.counters.log_stalls += 1;
             self.counters.log_stall_us += waited_us;
         }
@@ -77,6 +96,27 @@ impl Partition {
             if completed == 0 && self.ring.in_flight() == 0 {
                 return;
             }
+        }
+    }
+
+    /// Waits until the blocks of a parked replay are merged.
+    ///
+    /// # Errors
+    /// Why one of them cannot be had.
+    pub(super) fn wait_for_blocks(&mut self, id: WaitingId) -> Result<(), String> {
+        let mut outbox = super::multi::Outbox::default();
+        loop {
+            let Some(waiting) = &mut self.waiting[id] else { return Ok(()) };
+            if waiting.blocks_pending == 0 {
+                self.ready.retain(|&ready| ready != id);
+                return waiting.problem.take().map_or(Ok(()), Err);
+            }
+            if self.ring.in_flight() > 0 {
+                self.stall(&mut outbox);
+            }
+            self.retry_writes();
+            self.retry_merges();
+            self.start_fetches();
         }
     }
 

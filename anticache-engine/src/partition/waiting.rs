@@ -1,31 +1,77 @@
 //! Transactions that wait for blocks: the end of a pre-pass, pins, and running again (paper §3.3).
 
+use std::sync::Arc;
+
+use super::multi::MultiRequest;
 use super::{Invocation, MAX_RESTARTS, Origin, Partition, ReplySink};
 use crate::catalog::TableId;
 use crate::storage::tuples::{TupleId, flag};
 
+/// Who waits.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A transaction of this partition.
+    Single {
+        /// Where its reply goes.
+        origin: Origin,
+        /// Number of its procedure.
+        procedure: u16,
+        /// Its parameters.
+        params: Vec<u8>,
+        /// Executions before the next.
+        restarts: u32,
+    },
+    /// This partition's part of a transaction on several.
+    Multi(Arc<MultiRequest>),
+    /// A transaction that is executed again from the log; whoever does so waits for it.
+    Replay,
+}
+
 /// A transaction that waits for blocks, or is ready to run again.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(super) origin: Origin,
-    procedure: u16,
-    params: Vec<u8>,
+    pub(super) waiter: Waiter,
     /// Tuples that must stay in memory until it ran.
     pub(crate) pinned: Vec<(TableId, TupleId)>,
     /// Blocks not merged yet.
     pub(crate) blocks_pending: u32,
     /// Why a block of it cannot be had.
     pub(crate) problem: Option<String>,
-    restarts: u32,
+}
+
+impl Waiting {
+    pub(super) fn new(waiter: Waiter) -> Self {
+        Self { waiter, pinned: Vec::new(), blocks_pending: 0, problem: None }
+    }
+
+    /// Where its reply goes, when that is this partition's business alone.
+    pub(super) fn origin(&self) -> Option<Origin> {
+        match self.waiter {
+            Waiter::Single { origin, .. } => Some(origin),
+            Waiter::Multi(_) | Waiter::Replay => None,
+        }
+    }
 }
 
 /// Position of a waiting transaction.
 pub(crate) type WaitingId = usize;
 
+impl Invocation<'_> {
+    /// What waits until it can be executed again.
+    pub(super) fn to_waiter(self) -> Waiter {
+        Waiter::Single {
+            origin: self.origin,
+            procedure: self.procedure,
+            params: self.params.to_vec(),
+            restarts: self.restarts + 1,
+        }
+    }
+}
+
 impl Partition {
     /// Step 5. Makes what the pre-pass touched in memory the hottest and pins it, requests the blocks and lets the transaction wait.
     pub(super) fn end_pre_pass<S: ReplySink>(&mut self, invocation: Invocation<'_>, sink: &mut S) {
-        let Invocation { origin, procedure, params, restarts } = invocation;
+        let Invocation { origin, restarts, .. } = invocation;
         if self.footprint.evicted.is_empty() {
             return self.refuse(origin, "its procedure says that it met evicted tuples, but looked up none", sink);
         }
@@ -37,15 +83,12 @@ impl Partition {
             return self.refuse(origin, &reason, sink);
         }
         self.counters.restarted += 1;
-        let id = self.park(Waiting {
-            origin,
-            procedure,
-            params: params.to_vec(),
-            pinned: Vec::new(),
-            blocks_pending: 0,
-            problem: None,
-            restarts: restarts + 1,
-        });
+        let id = self.park(Waiting::new(invocation.to_waiter()));
+        self.keep_footprint(id);
+    }
+
+    /// Makes what an execution touched in memory the hottest, pins it for a waiting transaction, and requests the blocks that it needs.
+    pub(super) fn keep_footprint(&mut self, id: WaitingId) {
         let footprint = std::mem::take(&mut self.footprint);
         for &(table, tuple) in &footprint.resident {
             if self.tables[usize::from(table)].tuples().is_live(tuple) {
@@ -57,7 +100,14 @@ impl Partition {
         self.footprint = footprint;
     }
 
-    fn park(&mut self, waiting: Waiting) -> WaitingId {
+    /// Lets a transaction wait until the log group that others hold up is released.
+    pub(super) fn park_until_release(&mut self, waiter: Waiter) -> WaitingId {
+        let id = self.park(Waiting::new(waiter));
+        self.after_release.push(id);
+        id
+    }
+
+    pub(super) fn park(&mut self, waiting: Waiting) -> WaitingId {
         if let Some(id) = self.free_waiting.pop() {
             self.waiting[id] = Some(waiting);
             return id;
@@ -106,18 +156,35 @@ impl Partition {
             let Some(id) = self.ready.pop_front() else {
                 break;
             };
-            let Some(waiting) = self.waiting[id].take() else {
+            let Some(waiting) = &mut self.waiting[id] else {
                 continue;
             };
-            self.free_waiting.push(id);
-            self.unpin(&waiting.pinned);
-            let Waiting { origin, procedure, ref params, restarts, .. } = waiting;
+            if let Waiter::Multi(request) = &waiting.waiter {
+                let (request, problem) = (Arc::clone(request), waiting.problem.take());
+                // It keeps its pins until it runs.
+                self.multi_ready(request, problem);
+                continue;
+            }
+            let Some(Waiting { waiter, problem, .. }) = self.end_waiting(id) else {
+                continue;
+            };
+            let Waiter::Single { origin, procedure, ref params, restarts } = waiter else {
+                continue;
+            };
             self.bound_group(sink);
             self.bound_snapshot(sink);
-            match &waiting.problem {
+            match &problem {
                 None => self.run(Invocation { origin, procedure, params, restarts }, sink),
                 Some(problem) => self.refuse(origin, problem, sink),
             }
         }
+    }
+
+    /// Releases what a waiting transaction has kept in memory, and forgets it.
+    pub(super) fn end_waiting(&mut self, id: WaitingId) -> Option<Waiting> {
+        let waiting = self.waiting[id].take()?;
+        self.free_waiting.push(id);
+        self.unpin(&waiting.pinned);
+        Some(waiting)
     }
 }

@@ -3,10 +3,52 @@
 use std::sync::Arc;
 
 use crate::catalog::{Catalog, TableId};
+use crate::config::MAX_PARTITIONS;
 use crate::error::CatalogError;
 use crate::txn::{Abort, TxnContext};
 
 pub mod ycsb;
+
+const WORD_BITS: u32 = u64::BITS;
+
+/// The partitions that a transaction touches. The empty set, which is the default, stands for the one partition that the request was sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Participants([u64; (MAX_PARTITIONS / WORD_BITS) as usize]);
+
+impl Participants {
+    /// Only the partition that the request was sent to.
+    pub const OWN: Self = Self([0; (MAX_PARTITIONS / WORD_BITS) as usize]);
+
+    /// All partitions of a server that has so many.
+    pub fn all(partitions: u32) -> Self {
+        (0..partitions).fold(Self::OWN, Self::and)
+    }
+
+    /// These and one more; a number that no server can have is left out.
+    #[must_use]
+    pub fn and(mut self, partition: u32) -> Self {
+        if let Some(word) = self.0.get_mut((partition / WORD_BITS) as usize) {
+            *word |= 1 << (partition % WORD_BITS);
+        }
+        self
+    }
+
+    /// Whether a partition is among them.
+    pub fn contains(self, partition: u32) -> bool {
+        self.0.get((partition / WORD_BITS) as usize).is_some_and(|word| word >> (partition % WORD_BITS) & 1 == 1)
+    }
+
+    /// Whether the transaction can run at `partition` alone.
+    #[inline]
+    pub fn is_only(self, partition: u32) -> bool {
+        self == Self::OWN || self == Self::OWN.and(partition)
+    }
+
+    /// Their numbers, ascending.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        (0..MAX_PARTITIONS).filter(move |&partition| self.contains(partition))
+    }
+}
 
 /// Control code with parameters, run by a partition from beginning to end.
 ///
@@ -17,6 +59,14 @@ pub trait Procedure: Send + Sync {
 
     /// The primary key that it will look up first, so that the executor can bring it near while earlier transactions run.
     fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])>;
+
+    /// The partitions that it touches with these parameters, at a server with `partitions` of them. When these are not only the partition that the
+    /// request was sent to, that one must be among them. It is asked once per request; malformed parameters are for [`Procedure::execute`] to
+    /// refuse.
+    fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
+        let _ = (params, partitions);
+        Participants::OWN
+    }
 
     /// Runs it. What it appends to the reply goes to the client if it commits.
     ///

@@ -158,7 +158,7 @@ impl Database {
     }
 }
 
-fn decode(wire: &mut Vec<u8>) -> Vec<Answer> {
+pub fn decode(wire: &mut Vec<u8>) -> Vec<Answer> {
     let mut answers = Vec::new();
     let mut at = 0;
     while at < wire.len() {

@@ -101,8 +101,8 @@ impl Server {
         let listener =
             TcpListener::bind(config.listen).map_err(StartError::system(format!("listen on {}", config.listen)))?;
         let address = listener.local_addr().map_err(StartError::system("ask for the address listened on"))?;
-        let settings = settings(config);
         let stopping = Arc::new(AtomicBool::new(false));
+        let common = Common { stopping: Arc::clone(&stopping), settings: settings(config) };
         let refused = Arc::new(AtomicU64::new(0));
         let site = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
         let Opened { keeper, coordinator, partitions } = site.open()?;
@@ -120,17 +120,8 @@ impl Server {
             tellers.push(Teller { orders, wake: Arc::clone(&event) });
             let port = KeeperPort::new(to_keeper.clone(), ordered, config.snapshot_log_bytes);
             let refused = (id == 0).then(|| Arc::clone(&refused));
-            let event_loop = EventLoop::new(
-                partition,
-                &coordinator,
-                port,
-                receiver,
-                event,
-                Arc::clone(&stopping),
-                settings.clone(),
-                refused,
-            )
-            .map_err(StartError::system("set up an event loop"))?;
+            let event_loop = EventLoop::new(partition, &coordinator, port, receiver, event, common.clone(), refused)
+                .map_err(StartError::system("set up an event loop"))?;
             loops.push(event_loop);
         }
         let greeting = Greeting { partitions: config.partitions, procedures: procedures.names(), secret };
@@ -280,6 +271,13 @@ impl ReplySink for Outlets {
     }
 }
 
+/// What all event loops have in common.
+#[derive(Clone)]
+struct Common {
+    stopping: Arc<AtomicBool>,
+    settings: serde_json::Value,
+}
+
 struct EventLoop {
     id: u32,
     /// None when it was lost in a meeting, because the thread that had it died.
@@ -290,8 +288,7 @@ struct EventLoop {
     wake: Arc<OwnedFd>,
     /// The event of the partition's ring, for when the partition is lent.
     disk: OwnedFd,
-    stopping: Arc<AtomicBool>,
-    settings: serde_json::Value,
+    common: Common,
     /// Refused connections of the whole server, reported by one partition, because the client adds the partitions' counters up.
     refused: Option<Arc<AtomicU64>>,
     epoll: OwnedFd,
@@ -314,8 +311,7 @@ impl EventLoop {
         keeper: KeeperPort,
         incoming: Receiver<TcpStream>,
         wake: Arc<OwnedFd>,
-        stopping: Arc<AtomicBool>,
-        settings: serde_json::Value,
+        common: Common,
         refused: Option<Arc<AtomicU64>>,
     ) -> io::Result<Self> {
         let (id, disk) = (partition.id(), partition.ring().event().try_clone_to_owned()?);
@@ -331,8 +327,7 @@ impl EventLoop {
             incoming,
             wake,
             disk,
-            stopping,
-            settings,
+            common,
             refused,
             epoll,
             inlets: Vec::new(),
@@ -343,7 +338,7 @@ impl EventLoop {
 
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
-        while !self.stopping.load(Ordering::Relaxed) {
+        while !self.common.stopping.load(Ordering::Relaxed) {
             if let Err(error) = self.turn(&mut events, true) {
                 eprintln!("anticached: partition {}: event loop: {error}", self.id);
                 return;
@@ -557,7 +552,7 @@ impl EventLoop {
         let mut stats = self.partition.as_ref().map(|partition| partition.stats()).unwrap_or_default();
         let refused = self.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
         stats.insert("refused_connections".to_owned(), refused.into());
-        stats.insert("settings".to_owned(), self.settings.clone());
+        stats.insert("settings".to_owned(), self.common.settings.clone());
         serde_json::Value::Object(stats).to_string()
     }
 
@@ -582,10 +577,10 @@ impl EventLoop {
             let mut interest = epoll::EventFlags::empty();
             interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
             interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
-            let owes = |partition: &Box<Partition>| partition.owes_replies(number as u32, outlet.epoch);
+            let owes = |partition: &Partition| partition.owes_replies(number as u32, outlet.epoch);
             open &= !inlet.ended
                 || !outlet.frames.is_empty()
-                || self.partition.as_ref().is_some_and(owes)
+                || self.partition.as_deref().is_some_and(owes)
                 || self.keeper.owes_replies(number as u32, outlet.epoch);
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);

@@ -76,7 +76,7 @@ impl Loader {
             begun.map_err(|problem| RecoveryError::Load { partition: id, problem })?;
         }
         loop {
-            let extent = reader.next()?;
+            let extent = reader.next_extent()?;
             let (kind, entered) = (extent.kind, self.enter(&extent));
             match entered {
                 Ok(()) if kind == Kind::End => break,

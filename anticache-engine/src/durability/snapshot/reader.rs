@@ -52,7 +52,7 @@ impl SnapshotReader {
             let damage = Damage { expected: format!("{bytes} bytes"), found: format!("{found} bytes") };
             return Err(reader.damaged_at(found.min(bytes), damage));
         }
-        let first = reader.next()?;
+        let first = reader.next_extent()?;
         match (first.kind, Beginning::parse(first.payload)) {
             (Kind::Beginning, Some(beginning)) => Ok((reader, beginning)),
             (kind, _) => {
@@ -67,7 +67,7 @@ impl SnapshotReader {
     ///
     /// # Errors
     /// When it cannot be read or is damaged, also when the file ends.
-    pub fn next(&mut self) -> Result<ExtentView<'_>, RecoveryError> {
+    pub fn next_extent(&mut self) -> Result<ExtentView<'_>, RecoveryError> {
         self.extent_offset = self.window_offset + self.at as u64;
         if self.filled - self.at < EXTENT_HEADER_BYTES {
             self.fill()?;

@@ -1,43 +1,38 @@
 //! Recovery (paper §3.6): the last durable snapshot, then the command log from there on, give exactly the state that was acknowledged.
 //!
-//! For each partition, independently of the others:
-//! 1. the snapshot file is read from beginning to end: Evicted Table entries and blocks come back under their numbers, tuples through the usual insert, so
-//!    that what does not fit in memory is evicted, into blocks that the snapshot does not refer to;
-//! 2. the transactions of the command log from the snapshot's sequence on are run again, one after the other; one that needs evicted tuples waits for
-//!    them before the next one runs;
-//! 3. the command log goes on behind the last of them.
+//! 1. Each partition reads its snapshot file from beginning to end (`load.rs`).
+//! 2. The logs are looked through for multi-partition transactions that a crash has left in some of them only, and cut there ([`super::multi_recovery`]).
+//! 3. Each partition runs the transactions of its command log from the snapshot's sequence on again, one after the other; one that needs evicted tuples
+//!    waits for them before the next one runs; one on several partitions is run when it is next at all of them.
+//! 4. Its command log goes on behind the last of them.
 //!
-//! Nothing that the snapshot or the log consists of is overwritten meanwhile, so recovery can be interrupted and started again at any point. The order of
-//! the LRU chains is not part of a snapshot: it is the order in which tuples are read.
+//! All of this happens at the partitions side by side. Nothing that the snapshots or the logs consist of is overwritten meanwhile, so recovery can be
+//! interrupted and started again at any point. The order of the LRU chains is not part of a snapshot: it is the order in which tuples are read.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::command_log::CommandLog;
 use super::log_reader::{LogSummary, Record, read_log_from};
 use super::manifest::Part;
-use super::snapshot::format::{Beginning, Damage, ExtentView, Kind, Owner, Totals, parse_block};
+use super::multi_recovery::{MultiRecord, cuts};
 use super::snapshot::keeper::Keeper;
-use super::snapshot::reader::SnapshotReader;
-use crate::anticache::block::BLOCK_HEADER_BYTES;
-use crate::anticache::block_table::{BlockState, BlockTable, Place};
-use crate::anticache::evicted_table::EvictedId;
-use crate::anticache::{AntiCache, block_file};
 use crate::catalog::Catalog;
-use crate::config::{AntiCaching, Config, Log};
+use crate::config::{Config, Log};
 use crate::error::{RecoveryError, StartError};
 use crate::io::files::Files;
 use crate::partition::Partition;
+use crate::partition::multi::{Coordinator, ReplayMeetings};
 use crate::procedure::ProcedureSet;
-use crate::storage::table::Refused;
-use crate::storage::table::capture::Item;
+
+mod load;
 
 /// Transactions replayed between two looks at what is under way at the disk.
 const REPLAYED_BETWEEN_POLLS: u64 = 16;
 
-/// What every partition is opened with.
+/// What the partitions of a site are opened with.
 #[derive(Clone, Copy)]
 pub struct Site<'a> {
     /// The disk.
@@ -52,344 +47,235 @@ pub struct Site<'a> {
     pub procedures: &'a ProcedureSet,
 }
 
+/// A site that is ready to work.
+pub struct Opened {
+    /// The keeper of its data directory.
+    pub keeper: Keeper,
+    /// What its partitions have joined.
+    pub coordinator: Arc<Coordinator>,
+    /// Its partitions.
+    pub partitions: Vec<Partition>,
+}
+
+/// What recovery keeps of the logs.
+struct Kept {
+    /// By partition, the sequence of the first record that is dropped.
+    cuts: Vec<Option<u64>>,
+    /// The lowest number that a multi-partition transaction may have from now on.
+    next_transaction: u64,
+}
+
+/// Where the threads that replay logs meet.
+struct Replays {
+    coordinator: Coordinator,
+    meetings: ReplayMeetings,
+    /// What went wrong first; what the others say follows from it.
+    problem: Mutex<Option<RecoveryError>>,
+}
+
 impl Site<'_> {
-    /// All partitions of the database in the configuration's data directory, and the keeper of the directory: recovered from what an earlier server left
-    /// there, in parallel, or new.
+    /// All partitions of the database in the configuration's data directory: recovered from what an earlier server left there, or new.
     ///
     /// # Errors
     /// When the directory cannot be recovered, or the configuration not be served.
-    pub fn open(self) -> Result<(Keeper, Vec<Partition>), StartError> {
+    pub fn open(self) -> Result<Opened, StartError> {
         let directory = &self.config.data_dir;
         let (mut keeper, recovers) = Keeper::open(self.files, directory, self.config, self.catalog, self.schema)?;
-        let open = |id: u32| -> Result<Partition, StartError> {
-            if recovers {
-                return self.recover(&keeper, id);
-            }
-            let procedures = self.procedures.clone();
+        let (mut partitions, next_transaction) = if recovers { self.recover(&keeper)? } else { (self.create()?, 1) };
+        keeper.ready(self.config, partitions.iter().map(Partition::first_segment))?;
+        let coordinator = Coordinator::new(self.config.partitions, next_transaction);
+        let coordinator = Arc::new(coordinator.map_err(StartError::system("create eventfds"))?);
+        partitions.iter_mut().for_each(|partition| partition.join(&coordinator));
+        Ok(Opened { keeper, coordinator, partitions })
+    }
+
+    fn create(self) -> Result<Vec<Partition>, StartError> {
+        let create = |id| {
+            let (procedures, directory) = (self.procedures.clone(), &self.config.data_dir);
             Partition::create_on(self.files, id, self.config, self.catalog, procedures, directory)
         };
-        let ids = 0..self.config.partitions;
-        let partitions: Result<Vec<_>, StartError> = if self.files.is_simulated() || ids.len() == 1 {
-            ids.map(open).collect()
-        } else {
-            std::thread::scope(|scope| {
-                let open = &open;
-                let threads: Vec<_> = ids.map(|id| scope.spawn(move || open(id))).collect();
-                threads
-                    .into_iter()
-                    .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                    .collect()
-            })
-        };
-        let partitions = partitions?;
-        keeper.ready(self.config, partitions.iter().map(Partition::first_segment))?;
-        Ok((keeper, partitions))
+        (0..self.config.partitions).map(create).collect()
     }
 
-    fn recover(self, keeper: &Keeper, id: u32) -> Result<Partition, StartError> {
-        let started = Instant::now();
-        let part = keeper.part(id);
-        let mut partition = Loader::load(self, id, part, keeper.generation())?;
-        let tuples = partition.tables().iter().map(|table| table.tuples().live() + table.evicted().live()).sum();
-        let mut log = LogSummary::default();
-        if self.config.log == Log::Sync {
-            log = replay_log(self, &mut partition, part)?;
-            let (bytes, names) = (self.config.log_segment_bytes, self.procedures.names());
-            let (segment, sequence) = (log.next_segment(), log.next_sequence);
-            let resumed = CommandLog::resume(self.files, &self.config.data_dir, id, bytes, names, segment, sequence);
-            partition.set_log(self.config, resumed.map_err(StartError::system("continue the command log"))?);
+    fn recover(self, keeper: &Keeper) -> Result<(Vec<Partition>, u64), StartError> {
+        let ids = 0..self.config.partitions;
+        let load = |id| {
+            let started = Instant::now();
+            let mut partition = load::load(self, id, keeper.part(id), keeper.generation())?;
+            let tuples = partition.tables().iter().map(|table| table.tuples().live() + table.evicted().live()).sum();
+            partition.forget_counters();
+            partition.counters.recovered_tuples = tuples;
+            partition.counters.recovered_snapshot_bytes = keeper.part(id).bytes;
+            partition.counters.recovery_us = started.elapsed().as_micros() as u64;
+            Ok(partition)
+        };
+        let partitions = side_by_side(ids.clone(), load).into_iter().collect::<Result<Vec<_>, StartError>>()?;
+        if self.config.log == Log::Off {
+            return Ok((partitions, 1));
         }
+        let kept = self.what_is_kept(keeper)?;
+        let coordinator = Coordinator::new(self.config.partitions, 1).map_err(StartError::system("create eventfds"))?;
+        let replays = Replays { coordinator, meetings: ReplayMeetings::default(), problem: Mutex::default() };
+        let replay = |partition: Partition| {
+            let id = partition.id();
+            self.replay_and_resume(partition, keeper.part(id), kept.cuts[id as usize], &replays)
+        };
+        let replayed = side_by_side(partitions.into_iter(), replay).into_iter().collect::<Result<Vec<_>, _>>();
+        if let Some(problem) = replays.problem.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(problem.into());
+        }
+        Ok((replayed?, kept.next_transaction))
+    }
+
+    /// Step 2. A log of one partition alone is kept whole.
+    fn what_is_kept(self, keeper: &Keeper) -> Result<Kept, RecoveryError> {
+        let partitions = self.config.partitions;
+        if partitions == 1 {
+            return Ok(Kept { cuts: vec![None], next_transaction: 1 });
+        }
+        let read = |id| {
+            let mut records = Vec::new();
+            let from = keeper.part(id).sequence;
+            read_log_from(&**self.files, &self.config.data_dir, id, from, |record| {
+                let sequence = record.sequence;
+                let multi = record.multi.map(|multi| (multi.transaction, multi.participants));
+                let multi =
+                    multi.map(|(transaction, participants)| MultiRecord { sequence, transaction, participants });
+                records.extend(multi);
+                ControlFlow::Continue(())
+            })?;
+            Ok(records)
+        };
+        let logs = side_by_side(0..partitions, read).into_iter().collect::<Result<Vec<_>, RecoveryError>>()?;
+        let last = logs.iter().flatten().map(|record| record.transaction).max();
+        Ok(Kept { cuts: cuts(&logs), next_transaction: last.map_or(1, |last| last + 1) })
+    }
+
+    /// Steps 3 and 4.
+    fn replay_and_resume(
+        self,
+        partition: Partition,
+        part: &Part,
+        cut: Option<u64>,
+        replays: &Replays,
+    ) -> Result<Partition, StartError> {
+        let (id, directory) = (partition.id(), &self.config.data_dir);
+        let (started, mut counters) = (Instant::now(), *partition.counters());
+        let mut seat = Seat { replays, id, stays: false };
+        let (mut partition, log) = self.replay_log(partition, part, cut, replays).map_err(|problem| {
+            let mut first = replays.problem.lock().unwrap_or_else(PoisonError::into_inner);
+            let text = problem.to_string();
+            first.get_or_insert(problem);
+            RecoveryError::Load { partition: id, problem: text }
+        })?;
+        seat.stays = true;
+        let (bytes, names) = (self.config.log_segment_bytes, self.procedures.names());
+        let next_sequence = cut.unwrap_or(log.next_sequence);
+        let resumed = CommandLog::resume(self.files, directory, id, bytes, names, log.next_segment(), next_sequence);
+        partition.set_log(self.config, resumed.map_err(StartError::system("continue the command log"))?);
         partition.forget_counters();
-        let counters = &mut partition.counters;
-        counters.recovery_us = started.elapsed().as_micros() as u64;
-        counters.recovered_snapshot_bytes = part.bytes;
-        counters.recovered_tuples = tuples;
-        counters.recovered_log_records = log.records;
+        counters.recovery_us += started.elapsed().as_micros() as u64;
+        counters.recovered_log_records = next_sequence - part.sequence;
         counters.recovered_log_bytes = log.bytes;
+        partition.counters = counters;
         Ok(partition)
     }
+
+    fn replay_log(
+        self,
+        partition: Partition,
+        part: &Part,
+        cut: Option<u64>,
+        replays: &Replays,
+    ) -> Result<(Partition, LogSummary), RecoveryError> {
+        let (id, directory) = (partition.id(), &self.config.data_dir);
+        let disk = partition.ring().event().try_clone_to_owned().map_err(RecoveryError::io(directory))?;
+        let mut problem = None;
+        // It is moved to whoever runs a transaction with several partitions, and comes back.
+        let mut own = Some(Box::new(partition));
+        let summary = read_log_from(&**self.files, directory, id, part.sequence, |record| {
+            if cut.is_some_and(|cut| record.sequence >= cut) {
+                return ControlFlow::Break(());
+            }
+            let outcome = replay_record(&mut own, &record, replays, std::os::fd::AsFd::as_fd(&disk));
+            let Err(what) = outcome else { return ControlFlow::Continue(()) };
+            let (sequence, procedure) = (record.sequence, record.procedure.to_owned());
+            problem = Some(RecoveryError::Replay { partition: id, sequence, procedure, problem: what });
+            ControlFlow::Break(())
+        });
+        if let Some(problem) = problem {
+            return Err(problem);
+        }
+        let summary = summary?;
+        if part.first_segment.is_some_and(|first| summary.last_segment.is_none_or(|last| last < first)) {
+            let first = part.first_segment.unwrap_or(0);
+            return Err(RecoveryError::Directory {
+                directory: directory.clone(),
+                problem: format!("segment {first} of the command log of partition {id} is missing, and all behind it"),
+            });
+        }
+        let lost =
+            || RecoveryError::Load { partition: id, problem: "it was lost with the thread of another".to_owned() };
+        Ok((*own.ok_or_else(lost)?, summary))
+    }
 }
 
-/// Step 2.
-fn replay_log(site: Site<'_>, partition: &mut Partition, part: &Part) -> Result<LogSummary, RecoveryError> {
-    let (id, directory) = (partition.id(), &site.config.data_dir);
-    let mut problem = None;
-    let replay = |record: Record<'_>| {
-        let Err(what) = replay_record(partition, &record) else { return ControlFlow::Continue(()) };
-        let (sequence, procedure) = (record.sequence, record.procedure.to_owned());
-        problem = Some(RecoveryError::Replay { partition: id, sequence, procedure, problem: what });
-        ControlFlow::Break(())
+fn replay_record(
+    own: &mut Option<Box<Partition>>,
+    record: &Record<'_>,
+    replays: &Replays,
+    disk: std::os::fd::BorrowedFd<'_>,
+) -> Result<(), String> {
+    let Some(mut partition) = own.take() else {
+        return Err("the partition was lost with the thread of another".to_owned());
     };
-    let summary = read_log_from(&**site.files, directory, id, part.sequence, replay);
-    if let Some(problem) = problem {
-        return Err(problem);
-    }
-    let summary = summary?;
-    match (part.first_segment, summary.last_segment) {
-        (Some(first), last) if last.is_none_or(|last| last < first) => Err(RecoveryError::Directory {
-            directory: directory.clone(),
-            problem: format!("segment {first} of the command log of partition {id} is missing, and all behind it"),
-        }),
-        _ => Ok(summary),
-    }
-}
-
-fn replay_record(partition: &mut Partition, record: &Record<'_>) -> Result<(), String> {
-    if let Some(multi) = &record.multi {
-        return Err(format!("it is a multi-partition transaction, of partitions {:?}", multi.participants));
-    }
-    let procedure = partition.procedures.number(record.procedure);
-    let procedure = procedure.ok_or_else(|| "the server has no procedure of this name".to_owned())?;
-    partition.replay(procedure, record.params)?;
+    let outcome = match &record.multi {
+        None => match partition.procedures.number(record.procedure) {
+            Some(procedure) => partition.replay(procedure, record.params),
+            None => Err("the server has no procedure of this name".to_owned()),
+        },
+        Some(_) => {
+            let (back, outcome) = replays.meetings.replay(&replays.coordinator, partition, disk, record);
+            *own = back;
+            return outcome;
+        }
+    };
     if record.sequence.is_multiple_of(REPLAYED_BETWEEN_POLLS) {
         partition.poll_quietly();
     }
-    Ok(())
+    *own = Some(partition);
+    outcome
 }
 
-/// Step 1.
-struct Loader {
-    partition: Partition,
-    beginning: Beginning,
-    totals: Totals,
-    block_file: PathBuf,
-    block_file_bytes: u64,
-    last_created_us: u64,
+/// A thread's place at the meetings: who gives up, or panics, leaves it, and nobody waits for it.
+struct Seat<'a> {
+    replays: &'a Replays,
+    id: u32,
+    stays: bool,
 }
 
-impl Loader {
-    fn load(site: Site<'_>, id: u32, part: &Part, generation: u64) -> Result<Partition, StartError> {
-        let Site { files, config, catalog, procedures, .. } = site;
-        let directory = &config.data_dir;
-        let opened = match &part.snapshot {
-            Some(name) => {
-                let path = directory.join(name);
-                let owner = Owner { partition: id, generation };
-                let (reader, beginning) = SnapshotReader::open(&**files, &path, owner, part.bytes)?;
-                check(&reader, &beginning, config, catalog, part)?;
-                Some((reader, beginning))
-            }
-            None => None,
-        };
-        let block_file = block_file(id, directory);
-        let mut block_file_bytes = 0;
-        let block_ids = opened.as_ref().map_or(0, |(_, beginning)| beginning.block_ids as usize);
-        let anticache = match config.anticaching {
-            AntiCaching::Off => None,
-            _ if block_ids == 0 => Some(AntiCache::create(id, config, &**files, directory)?),
-            _ => {
-                let blocks = BlockTable::open(&**files, &block_file, config.eviction_block_bytes, block_ids);
-                let blocks = blocks.map_err(RecoveryError::io(&block_file))?;
-                block_file_bytes = blocks.file().len().map_err(RecoveryError::io(&block_file))?;
-                Some(AntiCache::new(id, config, blocks))
-            }
-        };
-        let mut partition = Partition::assemble(files, id, config, catalog, procedures.clone(), anticache)?;
-        partition.set_first_sequence(part.sequence);
-        let Some((reader, beginning)) = opened else {
-            return Ok(partition);
-        };
-        let totals = Totals::default();
-        let loader = Self { partition, beginning, totals, block_file, block_file_bytes, last_created_us: 0 };
-        Ok(loader.read(reader)?)
-    }
-
-    fn read(mut self, mut reader: SnapshotReader) -> Result<Partition, RecoveryError> {
-        let id = self.partition.id();
-        for (table, &entries) in self.partition.tables.iter_mut().zip(&self.beginning.entries) {
-            let begun = table.begin_restore(entries as usize, &mut self.partition.meter);
-            begun.map_err(|problem| RecoveryError::Load { partition: id, problem })?;
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        if !self.stays {
+            self.replays.coordinator.leave(self.id);
         }
-        loop {
-            let extent = reader.next_extent()?;
-            let (kind, entered) = (extent.kind, self.enter(&extent));
-            match entered {
-                Ok(()) if kind == Kind::End => break,
-                Ok(()) => {}
-                Err(Refusal::Damage(damage)) => return Err(reader.damaged(damage)),
-                Err(Refusal::Error(error)) => return Err(error),
-            }
-        }
-        if !reader.is_at_end() {
-            let damage = Damage { expected: "the end of the file".to_owned(), found: "more behind it".to_owned() };
-            return Err(reader.damaged(damage));
-        }
-        match self.end() {
-            Ok(partition) => Ok(partition),
-            Err(damage) => Err(reader.damaged(damage)),
-        }
-    }
-
-    fn enter(&mut self, extent: &ExtentView<'_>) -> Result<(), Refusal> {
-        let mut error = None;
-        let id = self.partition.id();
-        let entered = match extent.kind {
-            Kind::Rows => extent.each(Item::parse_row, |item| self.enter_row(&item, &mut error)),
-            Kind::Entries => extent.each(Item::parse_entry, |item| self.enter_entry(&item)),
-            Kind::Blocks => extent.each(
-                |bytes| parse_block(id, bytes),
-                |(identity, tuples, used_bytes)| {
-                    let place = Place::Stored;
-                    self.enter_block(BlockState { identity, tuples, used_bytes, holes: 0, place }, &mut error)
-                },
-            ),
-            Kind::End => {
-                let expected = format!("{:?}", self.totals);
-                match Totals::parse(extent.payload) {
-                    Some(totals) if totals == self.totals => Ok(()),
-                    found => Err(Damage { expected, found: format!("{found:?}") }),
-                }
-            }
-            Kind::Beginning => {
-                Err(Damage { expected: "what follows a beginning".to_owned(), found: "another".to_owned() })
-            }
-        };
-        entered.map_err(|damage| error.map_or(Refusal::Damage(damage), Refusal::Error))
-    }
-
-    fn enter_row(&mut self, item: &Item<'_>, error: &mut Option<RecoveryError>) -> Result<(), Damage> {
-        let Item::Row { table, row } = *item else { return Ok(()) };
-        let at = usize::from(table);
-        let mut attempts = 0;
-        loop {
-            let partition = &mut self.partition;
-            let Some(stored) = partition.tables.get_mut(at) else { return Err(unknown_table(table)) };
-            let refused = match stored.insert(row, &mut partition.meter) {
-                Ok(_) => break,
-                Err(refused) => refused,
-            };
-            let name = stored.def().name.clone();
-            let problem = match refused {
-                Refused::NeedMemory => partition.make_room_quietly(at, attempts),
-                Refused::Duplicate(found) => {
-                    return Err(Damage {
-                        expected: format!("a row of table {name} once"),
-                        found: format!("another, {found:?}"),
-                    });
-                }
-                Refused::Malformed(what) => {
-                    return Err(Damage { expected: format!("a row of table {name}"), found: what });
-                }
-            };
-            if let Err(problem) = problem {
-                let problem = format!("the snapshot's tuples of table {name} do not fit: {problem}");
-                let damage = Damage { expected: "room".to_owned(), found: problem.clone() };
-                *error = Some(RecoveryError::Load { partition: self.partition.id(), problem });
-                return Err(damage);
-            }
-            attempts += 1;
-        }
-        self.partition.forget_wants();
-        self.totals.rows += 1;
-        Ok(())
-    }
-
-    fn enter_entry(&mut self, item: &Item<'_>) -> Result<(), Damage> {
-        let Item::Entry { table, id, location, image } = *item else { return Ok(()) };
-        let partition = &mut self.partition;
-        let Some(stored) = partition.tables.get_mut(usize::from(table)) else { return Err(unknown_table(table)) };
-        if stored.chain().is_none() {
-            let found = format!("an evicted tuple of table {}", stored.def().name);
-            let expected =
-                "none: with `anticaching` = off, or a table that is not evictable, it cannot be brought back"
-                    .to_owned();
-            return Err(Damage { expected, found });
-        }
-        let entered = stored.restore_entry(id, location, image, &mut partition.meter);
-        self.totals.entries += 1;
-        entered.map_err(|found| Damage { expected: "an Evicted Table entry".to_owned(), found })
-    }
-
-    fn enter_block(&mut self, state: BlockState, error: &mut Option<RecoveryError>) -> Result<(), Damage> {
-        self.totals.blocks += 1;
-        let block_id = state.identity.block_id;
-        self.last_created_us = self.last_created_us.max(state.identity.created_us);
-        let Some(anticache) = &mut self.partition.anticache else {
-            return Err(Damage {
-                expected: "no block, with `anticaching` = off".to_owned(),
-                found: format!("block {block_id}"),
-            });
-        };
-        let end = anticache.blocks.file_offset(block_id) + anticache.blocks.block_bytes() as u64;
-        if end > self.block_file_bytes {
-            let damage = Damage {
-                expected: format!("block {block_id}, which ends at byte {end}"),
-                found: format!("a file of {} bytes", self.block_file_bytes),
-            };
-            let (path, offset) = (self.block_file.clone(), self.block_file_bytes);
-            *error = Some(RecoveryError::Damaged { path, offset, damage: damage.clone() });
-            return Err(damage);
-        }
-        if !anticache.blocks.restore(state) {
-            let expected = format!("each block once, below {}", self.beginning.block_ids);
-            return Err(Damage { expected, found: format!("block {block_id}") });
-        }
-        Ok(())
-    }
-
-    /// Everything came: counts which tuples of the blocks are still evicted.
-    fn end(self) -> Result<Partition, Damage> {
-        let Self { mut partition, beginning, last_created_us, .. } = self;
-        let mut counts = vec![0; beginning.block_ids as usize];
-        if let Some(anticache) = &mut partition.anticache {
-            for (table, (stored, &entries)) in partition.tables.iter().zip(&beginning.entries).enumerate() {
-                for id in (0..entries as EvictedId).filter(|&id| stored.evicted().is_live(id)) {
-                    let location = stored.evicted().location(id);
-                    let state = anticache.blocks.find(location.block_id);
-                    let fits = state.is_some_and(|state| usize::from(state.identity.table) == table)
-                        && (BLOCK_HEADER_BYTES..anticache.blocks.block_bytes()).contains(&(location.offset as usize));
-                    if !fits {
-                        let found = format!("entry {id} of table {}, which refers to {location:?}", stored.def().name);
-                        return Err(Damage {
-                            expected: "entries that refer to blocks of their table".to_owned(),
-                            found,
-                        });
-                    }
-                    counts[location.block_id as usize] += 1;
-                }
-            }
-            if !anticache.blocks.end_restore(&counts) {
-                let expected = "at most as many entries as a block has tuples".to_owned();
-                return Err(Damage { expected, found: "more".to_owned() });
-            }
-            anticache.created_before(last_created_us);
-        }
-        partition.tables.iter_mut().for_each(crate::storage::table::Table::end_restore);
-        Ok(partition)
     }
 }
 
-/// Why an extent is refused.
-enum Refusal {
-    /// It does not fit.
-    Damage(Damage),
-    /// Something else does not.
-    Error(RecoveryError),
-}
-
-fn unknown_table(table: u16) -> Damage {
-    Damage { expected: "a table of the schema".to_owned(), found: format!("table {table}") }
-}
-
-/// Whether a snapshot's beginning is what the manifest and the configuration expect.
-fn check(
-    reader: &SnapshotReader,
-    beginning: &Beginning,
-    config: &Config,
-    catalog: &Catalog,
-    part: &Part,
-) -> Result<(), RecoveryError> {
-    let damaged = |expected: String, found: String| Err(reader.damaged(Damage { expected, found }));
-    if beginning.sequence != part.sequence {
-        return damaged(format!("sequence {}", part.sequence), beginning.sequence.to_string());
+/// Does something for each partition at once; for one alone, in this thread.
+fn side_by_side<In: Send, Out: Send>(
+    partitions: impl ExactSizeIterator<Item = In>,
+    work: impl Fn(In) -> Out + Sync,
+) -> Vec<Out> {
+    if partitions.len() == 1 {
+        return partitions.map(work).collect();
     }
-    if beginning.entries.len() != catalog.tables().len() {
-        return damaged(format!("{} tables", catalog.tables().len()), beginning.entries.len().to_string());
-    }
-    if ![0, config.eviction_block_bytes].contains(&(beginning.block_bytes as usize)) {
-        return damaged(format!("blocks of {} bytes", config.eviction_block_bytes), beginning.block_bytes.to_string());
-    }
-    Ok(())
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = partitions.map(|partition| scope.spawn(move || work(partition))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended.map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
 }
 
 /// A line for whoever starts the server.

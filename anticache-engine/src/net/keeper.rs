@@ -11,8 +11,11 @@ use super::server::wake;
 use crate::config::{Config, Log};
 use crate::durability::snapshot::keeper::{Begun, Keeper, Outcome};
 use crate::durability::snapshot::{Ended, Verdict};
-use crate::io::files::DiskFile;
+use crate::partition::multi::Coordinator;
 use crate::partition::{Origin, Partition, ReplySink};
+
+/// How long after a snapshot that could not be begun it is tried again, when none is taken by time.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the keeper is told.
 #[derive(Debug)]
@@ -30,7 +33,6 @@ pub(super) enum Message {
 /// What a partition is told.
 #[derive(Debug)]
 pub(super) enum Order {
-    Begin(u64, Arc<dyn DiskFile>),
     End(u64, Verdict),
     /// The snapshot for which a client waits is durable, with this generation, or why not.
     Answer(Origin, Result<u64, String>),
@@ -53,6 +55,7 @@ impl Teller {
 /// The keeper's thread.
 pub(super) struct KeeperThread {
     keeper: Keeper,
+    site: Arc<Coordinator>,
     inbox: Receiver<Message>,
     partitions: Vec<Teller>,
     interval: Option<Duration>,
@@ -65,12 +68,19 @@ pub(super) struct KeeperThread {
 }
 
 impl KeeperThread {
-    pub(super) fn new(keeper: Keeper, inbox: Receiver<Message>, partitions: Vec<Teller>, config: &Config) -> Self {
+    pub(super) fn new(
+        keeper: Keeper,
+        site: &Arc<Coordinator>,
+        inbox: Receiver<Message>,
+        partitions: Vec<Teller>,
+        config: &Config,
+    ) -> Self {
         let automatic = config.log == Log::Sync && config.snapshot_interval_s > 0;
         let interval = automatic.then(|| Duration::from_secs(config.snapshot_interval_s));
         let next_at = interval.map(|interval| Instant::now() + interval);
         let (waiting, waiting_next) = (Vec::new(), Vec::new());
-        Self { keeper, inbox, partitions, interval, next_at, waiting, waiting_next, reported: None }
+        let site = Arc::clone(site);
+        Self { keeper, site, inbox, partitions, interval, next_at, waiting, waiting_next, reported: None }
     }
 
     pub(super) fn run(mut self) {
@@ -99,12 +109,14 @@ impl KeeperThread {
         self.next_at = self.interval.map(|interval| Instant::now() + interval);
         self.waiting = std::mem::take(&mut self.waiting_next);
         match self.keeper.begin() {
-            Ok(Begun { generation, files }) => {
-                for (teller, file) in self.partitions.iter().zip(files) {
-                    teller.tell(Order::Begin(generation, file));
-                }
+            // At one point of the order of multi-partition transactions: a snapshot has each of them at all its participants, or at none.
+            Ok(Begun { generation, files }) => self.site.barrier(move |partition| {
+                partition.begin_snapshot(generation, Arc::clone(&files[partition.id() as usize]));
+            }),
+            Err(error) => {
+                self.next_at = Some(Instant::now() + self.interval.unwrap_or(RETRY_INTERVAL));
+                self.failed(&format!("no snapshot can be begun: {error}"));
             }
-            Err(error) => self.failed(&format!("no snapshot can be begun: {error}")),
         }
     }
 
@@ -177,11 +189,10 @@ impl KeeperPort {
     pub(super) fn obey(&mut self, partition: &mut Partition, sink: &mut impl ReplySink) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
-                Order::Begin(generation, file) => {
+                Order::End(generation, verdict) => {
                     self.asked = false;
-                    partition.begin_snapshot(generation, file);
+                    partition.end_snapshot(generation, verdict);
                 }
-                Order::End(generation, verdict) => partition.end_snapshot(generation, verdict),
                 Order::Answer(origin, result) => {
                     self.waiting.retain(|waiting| *waiting != origin);
                     let (status, payload) = match result {

@@ -27,7 +27,7 @@ use super::handshake::Greeting;
 use super::keeper::{KeeperPort, KeeperThread, Message, Teller};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::durability::recovery::{self, Site, read_schema};
+use crate::durability::recovery::{self, Opened, Site, read_schema};
 use crate::error::{CatalogError, StartError};
 use crate::io::files::{Files, KernelFiles};
 use crate::partition::multi::Coordinator;
@@ -101,20 +101,17 @@ impl Server {
         let listener =
             TcpListener::bind(config.listen).map_err(StartError::system(format!("listen on {}", config.listen)))?;
         let address = listener.local_addr().map_err(StartError::system("ask for the address listened on"))?;
-        let settings = settings(config);
         let stopping = Arc::new(AtomicBool::new(false));
+        let common = Common { stopping: Arc::clone(&stopping), settings: settings(config) };
         let refused = Arc::new(AtomicU64::new(0));
-        let database = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
-        let (keeper, partitions) = database.open()?;
+        let site = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
+        let Opened { keeper, coordinator, partitions } = site.open()?;
         let (to_keeper, inbox) = channel();
-        let site = Coordinator::new(config.partitions, 1).map_err(StartError::system("create eventfds"))?;
-        let site = Arc::new(site);
         let (mut wakers, mut handles, mut loops, mut tellers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (id, mut partition) in partitions.into_iter().enumerate() {
+        for (id, partition) in partitions.into_iter().enumerate() {
             if partition.counters().recovery_us > 0 {
                 eprintln!("anticached: {}", recovery::describe(&partition));
             }
-            partition.join(&site);
             let (orders, ordered) = channel();
             let (sender, receiver) = channel();
             let event = new_event()?;
@@ -123,17 +120,8 @@ impl Server {
             tellers.push(Teller { orders, wake: Arc::clone(&event) });
             let port = KeeperPort::new(to_keeper.clone(), ordered, config.snapshot_log_bytes);
             let refused = (id == 0).then(|| Arc::clone(&refused));
-            let event_loop = EventLoop::new(
-                partition,
-                port,
-                &site,
-                receiver,
-                event,
-                Arc::clone(&stopping),
-                settings.clone(),
-                refused,
-            )
-            .map_err(StartError::system("set up an event loop"))?;
+            let event_loop = EventLoop::new(partition, &coordinator, port, receiver, event, common.clone(), refused)
+                .map_err(StartError::system("set up an event loop"))?;
             loops.push(event_loop);
         }
         let greeting = Greeting { partitions: config.partitions, procedures: procedures.names(), secret };
@@ -141,7 +129,7 @@ impl Server {
         let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
             .map_err(StartError::system("set up the acceptor"))?;
         wakers.push(stop);
-        let keeper = KeeperThread::new(keeper, inbox, tellers, config);
+        let keeper = KeeperThread::new(keeper, &coordinator, inbox, tellers, config);
         let mut server = Self { address, stopping, threads: Vec::new(), wakers, keeper: to_keeper };
         let cpu_of = |n: usize| (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
         for (id, event_loop) in loops.into_iter().enumerate() {
@@ -283,18 +271,24 @@ impl ReplySink for Outlets {
     }
 }
 
+/// What all event loops have in common.
+#[derive(Clone)]
+struct Common {
+    stopping: Arc<AtomicBool>,
+    settings: serde_json::Value,
+}
+
 struct EventLoop {
     id: u32,
     /// None when it was lost in a meeting, because the thread that had it died.
     partition: Option<Box<Partition>>,
-    keeper: KeeperPort,
     site: Arc<Coordinator>,
+    keeper: KeeperPort,
     incoming: Receiver<TcpStream>,
     wake: Arc<OwnedFd>,
     /// The event of the partition's ring, for when the partition is lent.
     disk: OwnedFd,
-    stopping: Arc<AtomicBool>,
-    settings: serde_json::Value,
+    common: Common,
     /// Refused connections of the whole server, reported by one partition, because the client adds the partitions' counters up.
     refused: Option<Arc<AtomicU64>>,
     epoll: OwnedFd,
@@ -313,12 +307,11 @@ impl Drop for EventLoop {
 impl EventLoop {
     fn new(
         partition: Partition,
-        keeper: KeeperPort,
         site: &Arc<Coordinator>,
+        keeper: KeeperPort,
         incoming: Receiver<TcpStream>,
         wake: Arc<OwnedFd>,
-        stopping: Arc<AtomicBool>,
-        settings: serde_json::Value,
+        common: Common,
         refused: Option<Arc<AtomicU64>>,
     ) -> io::Result<Self> {
         let (id, disk) = (partition.id(), partition.ring().event().try_clone_to_owned()?);
@@ -329,13 +322,12 @@ impl EventLoop {
         Ok(Self {
             id,
             partition: Some(Box::new(partition)),
-            keeper,
             site: Arc::clone(site),
+            keeper,
             incoming,
             wake,
             disk,
-            stopping,
-            settings,
+            common,
             refused,
             epoll,
             inlets: Vec::new(),
@@ -346,7 +338,7 @@ impl EventLoop {
 
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
-        while !self.stopping.load(Ordering::Relaxed) {
+        while !self.common.stopping.load(Ordering::Relaxed) {
             if let Err(error) = self.turn(&mut events, true) {
                 eprintln!("anticached: partition {}: event loop: {error}", self.id);
                 return;
@@ -502,7 +494,7 @@ impl EventLoop {
             let is_admin = |request: &RequestHead| request.procedure >= FIRST_ADMIN_PROCEDURE;
             for run in requests.chunk_by(|a, b| is_admin(a) == is_admin(b)) {
                 if is_admin(&run[0]) {
-                    run.iter().for_each(|request| self.administer(number, epoch, request, input));
+                    run.iter().for_each(|request| self.administer(number as u32, epoch, request, input));
                 } else {
                     self.execute(number as u32, epoch, input, run);
                 }
@@ -542,25 +534,25 @@ impl EventLoop {
         }
     }
 
-    /// Answers a request that is no transaction; that for a snapshot is answered when it is durable.
-    fn administer(&mut self, number: usize, epoch: u32, request: &RequestHead, input: &[u8]) {
+    /// Answers a request to the partition itself, or has it answered later.
+    fn administer(&mut self, connection: u32, epoch: u32, request: &RequestHead, input: &[u8]) {
         let (status, payload) = match (request.procedure, &self.partition) {
             (STATS_PROCEDURE, _) => (Status::Committed, self.stats().into_bytes()),
             (SNAPSHOT_PROCEDURE, _) => {
-                let origin = Origin { connection: number as u32, epoch, token: request.token };
+                let origin = Origin { connection, epoch, token: request.token };
                 return self.keeper.want(self.id, origin);
             }
             (procedure, Some(partition)) => admin::answer(partition, procedure, request.params(input)),
             (_, None) => (Status::Failed, b"the partition was lost".to_vec()),
         };
-        write_reply(self.outlets.buffer(number as u32, epoch), request.token, status, &payload);
+        write_reply(self.outlets.buffer(connection, epoch), request.token, status, &payload);
     }
 
     fn stats(&self) -> String {
         let mut stats = self.partition.as_ref().map(|partition| partition.stats()).unwrap_or_default();
         let refused = self.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
         stats.insert("refused_connections".to_owned(), refused.into());
-        stats.insert("settings".to_owned(), self.settings.clone());
+        stats.insert("settings".to_owned(), self.common.settings.clone());
         serde_json::Value::Object(stats).to_string()
     }
 

@@ -145,9 +145,11 @@ impl Snapshots {
 }
 
 impl Partition {
-    /// Begins this partition's part in a snapshot: its state of this moment is written to `file`, an empty file. Must come between two transactions.
+    /// Begins this partition's part in a snapshot: its state of this moment is written to `file`, an empty file. Must come between two transactions, and at
+    /// all partitions at one point of the order of multi-partition transactions ([`crate::partition::multi::Coordinator::barrier`]).
     /// Afterwards [`Partition::poll`] carries it on, and [`Partition::snapshot_ended`] says when it has ended.
     pub fn begin_snapshot(&mut self, generation: u64, file: Arc<dyn DiskFile>) {
+        self.snapshots.log_bytes_at_last = self.log.as_ref().map_or(0, |log| log.bytes_written);
         if let Err(problem) = self.try_begin_snapshot(generation, file) {
             self.counters.snapshot_errors += 1;
             self.snapshots.ended = Some(Ended { generation, result: Err(problem) });
@@ -192,7 +194,6 @@ impl Partition {
         }
         self.events.add(EventKind::SnapshotBegin, Amounts::default());
         let first_segment = self.log.as_ref().map(|log| log.segment_holding(sequence));
-        self.snapshots.log_bytes_at_last = self.log.as_ref().map_or(0, |log| log.bytes_written);
         self.snapshots.run = Some(Run {
             owner,
             sequence,
@@ -257,7 +258,10 @@ impl Partition {
         let started = Instant::now();
         run.stream.quota_bytes = self.snapshots.extent_bytes;
         self.notice_problems(&mut run);
-        self.advance(&mut run);
+        let (stream, ring) = (&mut run.stream, &mut self.ring);
+        if self.tables.iter_mut().all(|table| table.drain_capture(|item| stream.put_item(ring, item))) {
+            self.advance(&mut run);
+        }
         run.stream.quota_bytes = usize::MAX;
         self.snapshots.run = Some(run);
         self.counters.snapshot_step_us_max =

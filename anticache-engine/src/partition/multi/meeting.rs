@@ -48,7 +48,6 @@ impl Meeting {
     }
 
     /// Puts a partition at its place; the last one gets all.
-    #[expect(clippy::vec_box, reason = "lending must not copy a partition")]
     fn arrive(&self, place: usize, partition: Box<Partition>) -> Option<Vec<Box<Partition>>> {
         let mut table = lock(&self.table);
         table.partitions[place] = Some(partition);
@@ -69,7 +68,6 @@ impl Meeting {
     }
 
     /// Puts all back but one's own, which is returned.
-    #[expect(clippy::vec_box, reason = "lending must not copy a partition")]
     fn end(&self, place: usize, partitions: Vec<Box<Partition>>) -> Option<Box<Partition>> {
         let mut table = lock(&self.table);
         table.partitions = partitions.into_iter().map(Some).collect();

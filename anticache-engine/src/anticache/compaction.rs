@@ -34,6 +34,9 @@ const LOOKS_PER_HOLE: usize = 16;
 const MOST_SOURCES: usize = 16;
 /// Of so many blocks read, one at least is saved.
 const SOURCES_PER_SAVED: usize = 4;
+/// When there are more holes than one for so many tuples, fetches have to wait: else a busy disk would leave the file to grow, and its blocks to hold
+/// less and less.
+const URGENT_SHARE: u64 = 2;
 /// Buffers that a compaction holds at most: the new block and the one being read.
 const BUFFERS: usize = 2;
 
@@ -145,7 +148,7 @@ impl Compactor {
         if end < blocks.high_water() {
             return None;
         }
-        let urgent = self.holes > self.live;
+        let urgent = self.holes > self.live / URGENT_SHARE;
         let found = choose(std::mem::take(&mut self.candidates), capacity_bytes);
         (self.next_look, self.live, self.holes) = (0, 0, 0);
         if found.is_empty() {

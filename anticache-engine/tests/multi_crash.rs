@@ -9,11 +9,12 @@ mod common;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use anticache_engine::config::{Config, Log};
-use anticache_engine::durability::log_reader::read_log_from;
+use anticache_engine::durability::log_reader::{Multi, Record, read_log_from};
 use anticache_engine::durability::multi_recovery::{MultiRecord, cuts};
 use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::io::simulated::SimulatedDisk;
@@ -319,14 +320,10 @@ fn replay_in_thread(
     log: &[Logged],
 ) -> Box<Partition> {
     let disk = partition.ring().event().try_clone_to_owned().unwrap();
-    for record in log {
-        let Some((transaction, participants)) = &record.multi else {
-            replay_multi(&mut [&mut partition], &record.procedure, &record.params).unwrap();
-            continue;
-        };
-        let event = std::os::fd::AsFd::as_fd(&disk);
-        let (back, outcome) =
-            meetings.replay(site, partition, event, *transaction, participants, &record.procedure, &record.params);
+    for Logged { sequence, procedure, multi, params } in log {
+        let multi = multi.clone().map(|(transaction, participants)| Multi { transaction, participants });
+        let record = Record { sequence: *sequence, procedure, multi, params };
+        let (back, outcome) = meetings.replay(site, partition, disk.as_fd(), &record);
         outcome.unwrap();
         partition = back.unwrap();
     }

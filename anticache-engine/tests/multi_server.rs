@@ -31,6 +31,8 @@ fn a_transaction_waits_for_a_busy_participant_and_others_go_on() {
         let held = scope.spawn(|| while busy.wait(&mut |_, _| ()).unwrap() > 0 {});
         for element in 1..200 {
             free.call(2, TOUCH, &params(&[(2 + i64::from(element % 9) * 3, element)])).unwrap();
+            // Partition 0 has reached the transaction, and nothing of it has happened.
+            assert!(!read(&mut free, 0).contains(&7) || opener.load(Ordering::SeqCst));
         }
         assert!(!both.is_finished() || held.is_finished(), "it cannot run without partition 1");
         opener.store(true, Ordering::SeqCst);

@@ -38,7 +38,7 @@ use crate::secret::Secret;
 /// Requests that are run before replies are sent and disk work is looked at.
 const MAX_BATCH: usize = 512;
 /// Requests that are run before it is looked whether other partitions wait for this one.
-const MAX_SLICE: usize = 64;
+const MAX_SLICE: usize = 16;
 /// Transactions on several partitions that are waited for before sockets and disk are looked at again.
 const MAX_MEETINGS: usize = 16;
 /// A connection with more unsent replies than this is not read from until they are gone.
@@ -365,7 +365,7 @@ impl EventLoop {
         let lost = || io::Error::other("the partition was lost with the thread of another one");
         let poll_after = self.partition.as_ref().ok_or_else(lost)?.poll_after();
         let timeout = poll_after.or((!read).then_some(DRAIN_INTERVAL));
-        let may_sleep = self.site.may_sleep(self.id) && !self.site.has_queued(self.id);
+        let may_sleep = self.site.may_sleep(self.id) && self.site.due(self.id).is_none();
         let timeout = if may_sleep { timeout } else { Some(Duration::ZERO) };
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
             tv_sec: timeout.as_secs().cast_signed(),
@@ -412,7 +412,7 @@ impl EventLoop {
     /// Takes part in the transactions that other partitions wait with, and runs those that this one has submitted.
     fn meet_others(&mut self) {
         for _ in 0..MAX_MEETINGS {
-            let Some(item) = self.site.front(self.id) else {
+            let Some(item) = self.site.due(self.id) else {
                 return;
             };
             let Some(partition) = self.partition.take() else {

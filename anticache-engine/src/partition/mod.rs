@@ -170,6 +170,8 @@ pub struct Partition {
     failure: Option<String>,
     /// The buffer of a log group that is durable and waits for other partitions.
     unresolved_group: Option<AlignedBuf>,
+    /// Partitions of the site.
+    site_partitions: u32,
     /// Its side of the multi-partition transactions, when it is one of several partitions.
     link: Option<Box<multi::Link>>,
     /// What a multi-partition transaction appends to its reply here.
@@ -264,6 +266,7 @@ impl Partition {
             hungry: false,
             failure: None,
             unresolved_group: None,
+            site_partitions: 1,
             link: None,
             peer_reply: Vec::new(),
         })

@@ -14,8 +14,9 @@ use super::coordinator::{Coordinator, Item};
 use super::lock;
 use crate::partition::{Partition, ReplySink};
 
-/// How long a participant spins before it sleeps: about what waking a thread costs.
-const SPIN: Duration = Duration::from_micros(5);
+/// How long a participant spins before it sleeps: about what the others need to end what they have begun, and no more than twice what waking a thread
+/// costs.
+const SPIN: Duration = Duration::from_micros(15);
 /// Bounds a sleep, for partitions with something to do at a certain time.
 const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
@@ -47,6 +48,7 @@ impl Meeting {
     }
 
     /// Puts a partition at its place; the last one gets all.
+    #[expect(clippy::vec_box, reason = "lending must not copy a partition")]
     fn arrive(&self, place: usize, partition: Box<Partition>) -> Option<Vec<Box<Partition>>> {
         let mut table = lock(&self.table);
         table.partitions[place] = Some(partition);
@@ -67,6 +69,7 @@ impl Meeting {
     }
 
     /// Puts all back but one's own, which is returned.
+    #[expect(clippy::vec_box, reason = "lending must not copy a partition")]
     fn end(&self, place: usize, partitions: Vec<Box<Partition>>) -> Option<Box<Partition>> {
         let mut table = lock(&self.table);
         table.partitions = partitions.into_iter().map(Some).collect();

@@ -11,6 +11,7 @@ use super::coordinator::Coordinator;
 use super::execute::{Attempt, attempt, undo_all};
 use super::meeting::Meeting;
 use super::{Outbox, lock};
+use crate::durability::log_reader::{Multi, Record};
 use crate::partition::waiting::Waiter;
 use crate::partition::{MAX_RESTARTS, Partition, Waiting};
 
@@ -87,33 +88,35 @@ struct ReplayMeeting {
 }
 
 impl ReplayMeetings {
-    /// Takes part in a logged transaction; the one who comes last executes it for all. `disk` is the event of the partition's ring. A thread that gives
-    /// up replaying must say so with [`Coordinator::leave`], because others may wait for it.
+    /// Replays a record of the partition's log: takes part in it, when it is of a transaction on several partitions; the participant who comes last executes
+    /// it for all. `disk` is the event of the partition's ring. A thread that gives up replaying must say so with [`Coordinator::leave`],
+    /// because others may wait for it.
     ///
     /// # Errors
     /// As [`replay_multi`], at all participants, or that another thread has given up; the partition comes back unless that thread died with it.
     pub fn replay(
         &self,
         site: &Coordinator,
-        partition: Box<Partition>,
+        mut partition: Box<Partition>,
         disk: BorrowedFd<'_>,
-        transaction: u64,
-        participants: &[u16],
-        procedure: &str,
-        params: &[u8],
+        record: &Record<'_>,
     ) -> (Option<Box<Partition>>, Result<(), String>) {
+        let Some(Multi { transaction, participants }) = &record.multi else {
+            let outcome = replay_multi(&mut [&mut partition], record.procedure, record.params);
+            return (Some(partition), outcome);
+        };
         let id = partition.id();
         let Some(place) = participants.iter().position(|&participant| u32::from(participant) == id) else {
             let problem =
                 format!("transaction {transaction} of partitions {participants:?} is in the log of partition {id}");
             return (Some(partition), Err(problem));
         };
-        let meeting = Arc::clone(lock(&self.meetings).entry(transaction).or_insert_with(|| {
+        let meeting = Arc::clone(lock(&self.meetings).entry(*transaction).or_insert_with(|| {
             Arc::new(ReplayMeeting { meeting: Meeting::new(participants.len()), outcome: Mutex::new(Ok(())) })
         }));
         let run = |partitions: &mut [&mut Partition]| {
-            *lock(&meeting.outcome) = replay_multi(partitions, procedure, params);
-            lock(&self.meetings).remove(&transaction);
+            *lock(&meeting.outcome) = replay_multi(partitions, record.procedure, record.params);
+            lock(&self.meetings).remove(transaction);
         };
         let mut sink = Outbox::default();
         match site.come_together(&meeting.meeting, participants, place, partition, disk, &mut sink, run) {

@@ -155,6 +155,8 @@ fn config(arguments: &Arguments, data_dir: &Path) -> Config {
         log_segment_bytes: 64 << 20,
         log_group_interval_us: 0,
         log_group_bytes: 1 << 20,
+        snapshot_interval_s: 0,
+        snapshot_log_bytes: 0,
         seed: 1,
     }
 }

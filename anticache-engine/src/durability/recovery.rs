@@ -229,16 +229,14 @@ fn replay_record(
     let Some(mut partition) = own.take() else {
         return Err("the partition was lost with the thread of another".to_owned());
     };
-    let outcome = match &record.multi {
-        None => match partition.procedures.number(record.procedure) {
-            Some(procedure) => partition.replay(procedure, record.params),
-            None => Err("the server has no procedure of this name".to_owned()),
-        },
-        Some(_) => {
-            let (back, outcome) = replays.meetings.replay(&replays.coordinator, partition, disk, record);
-            *own = back;
-            return outcome;
-        }
+    if record.multi.is_some() {
+        let (back, outcome) = replays.meetings.replay(&replays.coordinator, partition, disk, record);
+        *own = back;
+        return outcome;
+    }
+    let outcome = match partition.procedures.number(record.procedure) {
+        Some(procedure) => partition.replay(procedure, record.params),
+        None => Err("the server has no procedure of this name".to_owned()),
     };
     if record.sequence.is_multiple_of(REPLAYED_BETWEEN_POLLS) {
         partition.poll_quietly();

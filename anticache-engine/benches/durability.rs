@@ -5,12 +5,11 @@
 //! The same database takes turns, round by round, without a log, with the log, and with the log while snapshots are taken one after the other; ratios
 //! are medians of the ratios within a round. Then the process "dies" and recovery is timed: with a snapshot of everything, and with a log behind it.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::config::{Config, Log};
 use anticache_engine::durability::recovery::{Opened, Site, read_schema};
 use anticache_engine::durability::snapshot::Verdict;
 use anticache_engine::durability::snapshot::keeper::Keeper;
@@ -63,28 +62,9 @@ impl ReplySink for Bytes {
 
 fn config(log: Log, arguments: &Arguments, data_dir: &Path) -> Config {
     let budget_bytes = (arguments.records as f64 * 1100.0 * arguments.memory_share) as u64;
-    Config {
-        schema: Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas/ycsb.sql"),
-        data_dir: data_dir.to_owned(),
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        secret_file: None,
-        partitions: 1,
-        cpus: Vec::new(),
-        memory_budget_bytes: budget_bytes.max(64 << 20),
-        anticaching: AntiCaching::Alru,
-        lru_sample_rate: 0.01,
-        eviction_block_bytes: 1 << 20,
-        merge: Merge::Tuple,
-        hole_threshold: 0.5,
-        huge_pages: true,
-        log,
-        log_segment_bytes: 256 << 20,
-        log_group_interval_us: 0,
-        log_group_bytes: 1 << 20,
-        snapshot_interval_s: 300,
-        snapshot_log_bytes: 0,
-        seed: 1,
-    }
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas/ycsb.sql");
+    let defaults = Config::new(schema, data_dir.to_owned(), budget_bytes.max(64 << 20));
+    Config { log, log_segment_bytes: 256 << 20, snapshot_interval_s: 300, snapshot_log_bytes: 0, ..defaults }
 }
 
 /// A database in this process.

@@ -163,6 +163,8 @@ impl Partition {
         if let Some(problem) = &self.snapshots.unsyncable {
             return Err(problem.clone());
         }
+        // Blocks under construction are referred to: they are on their way to disk from now on.
+        self.finish_eviction();
         let owner = Owner { partition: self.id(), generation };
         let sequence = self.log_sequence();
         let beginning = Beginning {

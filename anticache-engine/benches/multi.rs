@@ -6,7 +6,6 @@
 //! turns, round by round; the first is the same work at partitions that know nothing of each other. Medians over the rounds; ratios
 //! are medians of the ratios within a round.
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::{Catalog, TableId};
-use anticache_engine::config::{AntiCaching, Config, Log, Merge};
+use anticache_engine::config::{Config, Log};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
 use anticache_engine::partition::multi::Coordinator;
 use anticache_engine::partition::{Partition, ReplySink};
@@ -137,27 +136,14 @@ impl Procedure for Load {
 }
 
 fn config(arguments: &Arguments, data_dir: &Path) -> Config {
+    let budget_bytes = (arguments.records as u64 * u64::from(PARTITIONS) * 250).max(64 << 20);
     Config {
-        schema: PathBuf::new(),
-        data_dir: data_dir.to_owned(),
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        secret_file: None,
         partitions: PARTITIONS,
-        cpus: Vec::new(),
-        memory_budget_bytes: (arguments.records as u64 * u64::from(PARTITIONS) * 250).max(64 << 20),
-        anticaching: AntiCaching::Alru,
-        lru_sample_rate: 0.01,
         eviction_block_bytes: 1 << 18,
-        merge: Merge::Tuple,
-        hole_threshold: 0.5,
-        huge_pages: true,
         log: if arguments.log { Log::Sync } else { Log::Off },
-        log_segment_bytes: 64 << 20,
-        log_group_interval_us: 0,
-        log_group_bytes: 1 << 20,
         snapshot_interval_s: 0,
         snapshot_log_bytes: 0,
-        seed: 1,
+        ..Config::new(PathBuf::new(), data_dir.to_owned(), budget_bytes)
     }
 }
 

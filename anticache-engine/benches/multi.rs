@@ -9,7 +9,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::{Catalog, TableId};
@@ -185,7 +185,7 @@ impl Variant {
             (sum(|counters| counters.multi_wait_us), sum(|counters| counters.multi_partition))
         };
         let before = waited(&self.partitions);
-        let (stop, running) = (AtomicBool::new(false), AtomicU32::new(PARTITIONS));
+        let (stop, running, unanswered) = (AtomicBool::new(false), AtomicU32::new(PARTITIONS), AtomicU64::new(0));
         let (site, requests) = (&self.site, &self.requests);
         let started = Instant::now();
         let mut done = 0;
@@ -195,10 +195,10 @@ impl Variant {
                 .iter_mut()
                 .zip(0..)
                 .map(|(slot, id)| {
-                    let (stop, running) = (&stop, &running);
+                    let (stop, running, unanswered) = (&stop, &running, &unanswered);
                     scope.spawn(move || {
                         bind(id);
-                        let thread = Driver { site, id: id as u32, stop, running };
+                        let thread = Driver { site, id: id as u32, stop, running, unanswered };
                         let partition = slot.take().expect("it was put back");
                         let (partition, done) = thread.run(partition, &requests[id]);
                         *slot = Some(partition);
@@ -257,7 +257,10 @@ struct Driver<'run> {
     site: &'run Coordinator,
     id: u32,
     stop: &'run AtomicBool,
+    /// Threads that still send requests.
     running: &'run AtomicU32,
+    /// Requests of all threads.
+    unanswered: &'run AtomicU64,
 }
 
 impl Driver<'_> {
@@ -266,7 +269,8 @@ impl Driver<'_> {
         let (mut sink, mut heads, mut at) = (Bytes(Vec::with_capacity(1 << 20)), Vec::new(), 0);
         let (mut sent, mut answered) = (0, 0);
         let mut open = true;
-        while open || self.running.load(Ordering::SeqCst) > 0 || answered < sent {
+        // The others' requests need this partition, too.
+        while open || self.running.load(Ordering::SeqCst) > 0 || self.unanswered.load(Ordering::SeqCst) > 0 {
             if open && self.stop.load(Ordering::Relaxed) {
                 open = false;
                 self.running.fetch_sub(1, Ordering::SeqCst);
@@ -274,17 +278,21 @@ impl Driver<'_> {
             let idle = !open || sent - answered >= OUTSTANDING;
             if !idle {
                 heads.clear();
+                self.unanswered.fetch_add(BATCH as u64, Ordering::SeqCst);
                 let used = parse_requests(&requests[at..], BATCH, &mut heads).expect("well-formed requests");
                 for slice in heads.chunks(SLICE) {
                     partition = self.meet(partition, disk.as_fd(), &mut sink);
                     partition.execute_batch(0, 0, &requests[at..], slice, &mut sink);
                 }
                 at = if heads.len() < BATCH { 0 } else { at + used };
+                self.unanswered.fetch_sub((BATCH - heads.len()) as u64, Ordering::SeqCst);
                 sent += heads.len() as u64;
             }
             partition = self.meet(partition, disk.as_fd(), &mut sink);
             partition.poll(&mut sink);
-            answered += sink.take();
+            let arrived = sink.take();
+            self.unanswered.fetch_sub(arrived, Ordering::SeqCst);
+            answered += arrived;
             if idle {
                 std::thread::yield_now();
             }

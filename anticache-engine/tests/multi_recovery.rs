@@ -225,10 +225,9 @@ impl Case {
         }
         if !is_off(&self.disk) {
             let answers = cluster.answers.range(self.sent_before..);
-            let failed = answers.filter_map(|(_, answer)| answer.result.as_ref().err());
-            for reason in failed.filter(|reason| reason.contains("log") || reason.contains("disk")) {
-                panic!("seed {}: {reason}", self.seed);
-            }
+            let mut failed = answers.filter_map(|(_, answer)| answer.result.as_ref().err());
+            let unexpected = failed.find(|reason| reason.contains("log") || reason.contains("disk"));
+            assert_eq!(unexpected, None, "seed {}", self.seed);
         }
         if self.random.random_bool(0.5) {
             self.disk.kill()

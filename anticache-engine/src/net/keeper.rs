@@ -1,5 +1,6 @@
 //! The thread that keeps the data directory: it begins snapshots when it is time, and everything about them that may wait for the disk and does not
-//! belong to one partition is done here. Partitions and keeper talk through queues; a partition is woken by its event.
+//! belong to one partition is done here. Partitions and keeper talk through queues; a partition is woken by its event. Only a
+//! snapshot's beginning is no order to each partition: it is a barrier in the order of multi-partition transactions.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -376,7 +376,6 @@ impl Cluster {
 
     /// What the directory holds, or a new database; the clock goes on.
     pub fn open_on(files: &Arc<dyn Files>, config: &Config, clock: &Arc<Clock>) -> Result<Self, StartError> {
-        config.check().unwrap();
         let catalog = Catalog::from_sql(SCHEMA).unwrap();
         let procedures = procedures(clock, config.partitions);
         let database = Site { files, config, catalog: &catalog, schema: SCHEMA, procedures: &procedures };

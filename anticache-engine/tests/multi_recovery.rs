@@ -376,3 +376,37 @@ fn a_log_whose_participants_do_not_exist_is_refused() {
     let recovered = Cluster::open_on(&disk.files(), &config(2), &clock).unwrap();
     assert_eq!((recovered.rows(), recovered.partitions[0].log_sequence()), (rows, records));
 }
+
+/// A snapshot contains a transaction that no log holds yet: it must not count before they all do, or the others' part would be lost.
+#[test]
+fn a_snapshot_does_not_count_before_the_logs_are_durable() {
+    let (disk, clock) = (SimulatedDisk::new(3), Arc::default());
+    let start = |log_group_interval_us| {
+        let config = Config { log_group_interval_us, ..config(3) };
+        Cluster::open_on(&disk.files(), &config, &clock).unwrap()
+    };
+    let mut cluster = start(0);
+    for key in 0..60 {
+        cluster.send(Op::Insert(key, key));
+    }
+    cluster.settle();
+    let rows = cluster.rows();
+    drop(cluster);
+    disk.kill();
+    disk.restart();
+    // No group is written before an hour has passed.
+    let mut cluster = start(3_600_000_000);
+    cluster.send(Op::Spread(0, vec![1, 2], 5));
+    cluster.run_queued();
+    assert!(cluster.begin_snapshot());
+    for _ in 0..2000 {
+        cluster.run_queued();
+        (0..3).for_each(|partition| cluster.poll(partition));
+    }
+    assert!(cluster.answers.is_empty() && cluster.snapshots.is_empty(), "{:?}", cluster.snapshots);
+    drop(cluster);
+    disk.power_cut();
+    disk.restart();
+    let cluster = start(0);
+    assert_eq!((cluster.rows(), cluster.keeper.as_ref().unwrap().generation()), (rows, 0));
+}

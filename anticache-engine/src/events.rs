@@ -1,13 +1,31 @@
-//! What happened at a partition and when: evictions, fetches, merges, restarts, compactions and the steps of snapshots, in a ring of bounded size that is
-//! read over the wire. Figure 12 of the paper draws a line per eviction from it.
+//! What happened at a partition and when, in two rings of bounded size that are read over the wire: its maintenance (evictions, compactions, snapshots,
+//! errors), from which the paper's Figure 12 draws a line per eviction, and its traffic (fetches, merges, restarts), of which there is so much more that
+//! it would push the other out.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-/// Events kept; an older one makes room for a newer one. 1.5 MB a partition, outside the memory budget because it does not grow with the data.
+/// Events kept of each stream; an older one makes room for a newer one. 2 MB a partition each, outside the memory budget because they do not grow with
+/// the data.
 pub const KEPT_EVENTS: usize = 1 << 15;
+
+/// One of the two rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Evictions, compactions, snapshots, errors.
+    Maintenance = 0,
+    /// Fetches, merges, restarts.
+    Traffic = 1,
+}
+
+impl Stream {
+    /// The stream of its number on the wire.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        [Self::Maintenance, Self::Traffic].into_iter().find(|&stream| stream as u8 == number)
+    }
+}
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -31,10 +49,19 @@ pub enum EventKind {
     BlockError,
 }
 
+impl EventKind {
+    fn stream(self) -> Stream {
+        match self {
+            Self::Fetch | Self::Merge | Self::Restart => Stream::Traffic,
+            _ => Stream::Maintenance,
+        }
+    }
+}
+
 /// One event. Fields that its kind does not use are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// Position in the partition's history, from 0.
+    /// Position in its stream, from 0.
     pub number: u64,
     /// When it ended, in microseconds since 1970.
     pub at_us: u64,
@@ -67,32 +94,40 @@ pub struct Amounts {
     pub bytes: u64,
 }
 
+/// The latest events of one stream.
+#[derive(Debug, Default)]
+struct Ring {
+    kept: VecDeque<Event>,
+    next: u64,
+}
+
 /// The latest events of a partition.
 #[derive(Debug, Default)]
 pub struct Events {
-    kept: VecDeque<Event>,
-    next: u64,
+    rings: [Ring; 2],
 }
 
 impl Events {
     /// Adds an event that ends now.
     pub fn add(&mut self, kind: EventKind, amounts: Amounts) {
-        if self.kept.len() == KEPT_EVENTS {
-            self.kept.pop_front();
+        let ring = &mut self.rings[kind.stream() as usize];
+        if ring.kept.len() == KEPT_EVENTS {
+            ring.kept.pop_front();
         }
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let Amounts { took_us, block, blocks, tuples, bytes } = amounts;
         let at_us = since_1970.as_micros() as u64;
-        self.kept.push_back(Event { number: self.next, at_us, kind, took_us, block, blocks, tuples, bytes });
-        self.next += 1;
+        ring.kept.push_back(Event { number: ring.next, at_us, kind, took_us, block, blocks, tuples, bytes });
+        ring.next += 1;
     }
 
-    /// At most `limit` events from the one numbered `from`, or the oldest kept, as `{"next", "lost", "events"}`: the number to go on with, and how
-    /// many of those asked for are gone.
-    pub fn since(&self, from: u64, limit: usize) -> serde_json::Value {
-        let oldest = self.next - self.kept.len() as u64;
-        let first = from.clamp(oldest, self.next);
-        let events: Vec<&Event> = self.kept.iter().skip((first - oldest) as usize).take(limit).collect();
+    /// At most `limit` events of a stream from the one numbered `from`, or the oldest kept, as `{"next", "lost", "events"}`: the number to go on with,
+    /// and how many of those asked for are gone.
+    pub fn since(&self, stream: Stream, from: u64, limit: usize) -> serde_json::Value {
+        let ring = &self.rings[stream as usize];
+        let oldest = ring.next - ring.kept.len() as u64;
+        let first = from.clamp(oldest, ring.next);
+        let events: Vec<&Event> = ring.kept.iter().skip((first - oldest) as usize).take(limit).collect();
         serde_json::json!({
             "next": first + events.len() as u64,
             "lost": oldest.saturating_sub(from),
@@ -111,7 +146,7 @@ mod tests {
         for n in 0..10 {
             events.add(EventKind::Eviction, Amounts { tuples: n, ..Amounts::default() });
         }
-        let page = events.since(3, 4);
+        let page = events.since(Stream::Maintenance, 3, 4);
         let numbers = |page: &serde_json::Value| -> Vec<u64> {
             page["events"].as_array().unwrap().iter().map(|event| event["number"].as_u64().unwrap()).collect()
         };
@@ -119,10 +154,13 @@ mod tests {
         assert_eq!(page["events"][0]["tuples"], 3);
         for _ in 0..KEPT_EVENTS {
             events.add(EventKind::Restart, Amounts::default());
+            events.add(EventKind::BlockError, Amounts::default());
         }
-        let page = events.since(7, 2);
+        let page = events.since(Stream::Maintenance, 7, 2);
         assert_eq!((numbers(&page), &page["lost"]), (vec![10, 11], &3.into()));
-        let end = events.since(u64::MAX, 5);
+        let end = events.since(Stream::Maintenance, u64::MAX, 5);
         assert_eq!((numbers(&end), &end["next"]), (vec![], &(10 + KEPT_EVENTS as u64).into()));
+        let traffic = events.since(Stream::Traffic, 0, 1);
+        assert_eq!((numbers(&traffic), &traffic["lost"]), (vec![0], &0.into()), "one does not push the other out");
     }
 }

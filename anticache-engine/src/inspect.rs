@@ -3,16 +3,18 @@
 use crate::anticache::scan::rows_of_page;
 use crate::catalog::TableId;
 use crate::client::{Client, ClientError};
+use crate::events::Stream;
 use crate::net::admin::END_OF_SCAN;
 use crate::net::frame::{DESCRIBE_PROCEDURE, EVENTS_PROCEDURE, SCAN_PROCEDURE};
 
 impl Client {
-    /// The events of a partition from the one numbered `from`: `{"next", "lost", "events"}`, see [`crate::events`].
+    /// The events of a partition's stream from the one numbered `from`: `{"next", "lost", "events"}`, see [`crate::events`].
     ///
     /// # Errors
     /// As [`Client::call`].
-    pub fn events(&mut self, partition: u32, from: u64) -> Result<serde_json::Value, ClientError> {
-        let reply = self.call(partition, EVENTS_PROCEDURE, &from.to_le_bytes())?;
+    pub fn events(&mut self, partition: u32, stream: Stream, from: u64) -> Result<serde_json::Value, ClientError> {
+        let params = [&[stream as u8][..], &from.to_le_bytes()].concat();
+        let reply = self.call(partition, EVENTS_PROCEDURE, &params)?;
         serde_json::from_slice(&reply).map_err(|error| ClientError::NotCommitted(format!("events: {error}")))
     }
 

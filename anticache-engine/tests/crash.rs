@@ -56,7 +56,7 @@ impl Case {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let config = random_config(&mut random);
         // Without anti-caching everything must fit in memory.
-        let ids = random.random_range(50..if config.anticaching == AntiCaching::Off { 400 } else { 2000 });
+        let ids = random.random_range(50..if config.anticaching == AntiCaching::Off { 400 } else { 2500 });
         Self { seed, random, config, disk: SimulatedDisk::new(seed), history: History::default(), ids }
     }
 

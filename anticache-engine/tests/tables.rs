@@ -538,7 +538,7 @@ fn strategies() -> impl Strategy<Value = (AntiCaching, Merge, Log)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(std::env::var("MODEL_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(12)))]
+    #![proptest_config(ProptestConfig::with_cases(std::env::var("MODEL_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(6)))]
 
     #[test]
     fn behaves_like_maps((anticaching, merge, log) in strategies(), ops in prop::collection::vec(op(1), 100..600)) {

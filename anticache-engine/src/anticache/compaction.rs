@@ -20,6 +20,7 @@ use super::block_table::{BlockState, BlockTable, Place};
 use super::evicted_table::{EvictedId, Location};
 use super::eviction::WRITE_RETRY_INTERVAL;
 use crate::error::BlockError;
+use crate::events::{Amounts, EventKind};
 use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition};
 use crate::stats::PauseKind;
@@ -33,6 +34,9 @@ const LOOKS_PER_HOLE: usize = 16;
 const MOST_SOURCES: usize = 16;
 /// Of so many blocks read, one at least is saved.
 const SOURCES_PER_SAVED: usize = 4;
+/// When there are more holes than one for so many tuples, fetches have to wait: else a busy disk would leave the file to grow, and its blocks to hold
+/// less and less.
+const URGENT_SHARE: u64 = 2;
 /// Buffers that a compaction holds at most: the new block and the one being read.
 const BUFFERS: usize = 2;
 
@@ -144,7 +148,7 @@ impl Compactor {
         if end < blocks.high_water() {
             return None;
         }
-        let urgent = self.holes > self.live;
+        let urgent = self.holes > self.live / URGENT_SHARE;
         let found = choose(std::mem::take(&mut self.candidates), capacity_bytes);
         (self.next_look, self.live, self.holes) = (0, 0, 0);
         if found.is_empty() {
@@ -416,6 +420,8 @@ impl Partition {
         }
         self.counters.compactions_background += 1;
         self.counters.compacted_tuples += u64::from(live);
+        let (blocks, tuples, bytes) = (run.taken.len() as u32, u64::from(live), u64::from(*used_bytes));
+        self.events.add(EventKind::Compaction, Amounts { block: new_id, blocks, tuples, bytes, took_us: 0 });
     }
 }
 

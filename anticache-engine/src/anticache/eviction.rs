@@ -17,6 +17,7 @@ use super::block_table::{BlockState, Place};
 use super::evicted_table::Location;
 use super::shares::next_tables;
 use crate::catalog::TableId;
+use crate::events::{Amounts, EventKind, Events};
 use crate::io::AlignedBuf;
 use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition};
@@ -58,6 +59,9 @@ pub(crate) struct Eviction {
     ids: VecDeque<u32>,
     /// The blocks constructed; their buffers are with the unwritten blocks.
     constructed: Vec<u32>,
+    tuples: u64,
+    /// How long the executor was busy with it so far.
+    took_us: u64,
 }
 
 impl Eviction {
@@ -73,11 +77,12 @@ impl Eviction {
 impl AntiCache {
     fn begin_eviction(&mut self, cause: Cause, tables: Vec<TableId>) {
         let ids = self.blocks.take_ids(tables.len());
-        self.eviction = Some(Eviction { cause, tables: tables.into(), ids: ids.into(), constructed: Vec::new() });
+        let (tables, ids) = (tables.into(), ids.into());
+        self.eviction = Some(Eviction { cause, tables, ids, constructed: Vec::new(), tuples: 0, took_us: 0 });
     }
 
     /// Ends the eviction under way: counts it and returns the ids of its blocks, which are not written yet.
-    fn end_eviction(&mut self, counters: &mut Counters) -> Vec<u32> {
+    fn end_eviction(&mut self, counters: &mut Counters, events: &mut Events) -> Vec<u32> {
         let Some(eviction) = self.eviction.take() else {
             return Vec::new();
         };
@@ -88,6 +93,11 @@ impl AntiCache {
             counters.evictions += 1;
             counters.evictions_by_check += u64::from(eviction.cause == Cause::Check);
             counters.evictions_on_demand += u64::from(eviction.cause == Cause::Demand);
+            let blocks = eviction.constructed.len();
+            let bytes = (blocks * self.blocks.block_bytes()) as u64;
+            let (took_us, tuples) = (eviction.took_us, eviction.tuples);
+            let amounts = Amounts { took_us, blocks: blocks as u32, tuples, bytes, ..Amounts::default() };
+            events.add(EventKind::Eviction, amounts);
         }
         eviction.constructed
     }
@@ -104,7 +114,7 @@ impl Partition {
         if snapshot_is_behind || anticache.buffers.available() == 0 || !self.ring.has_room() {
             return Evicted::Wait;
         }
-        let started = Instant::now();
+        let (started, tuples) = (Instant::now(), self.counters.evicted_tuples);
         if anticache.eviction.is_none() {
             let count = anticache.blocks_per_eviction.min(anticache.buffers.available());
             let tables = next_tables(&mut anticache.shares, &mut self.tables, count);
@@ -122,9 +132,13 @@ impl Partition {
                 self.construct_next(&mut unsynced)
             });
         }
-        if self.anticache.as_ref().and_then(|anticache| anticache.eviction.as_ref()).is_some_and(Eviction::is_complete)
-        {
-            self.finish_eviction();
+        let elapsed_us = started.elapsed().as_micros() as u64;
+        if let Some(eviction) = self.anticache.as_mut().and_then(|anticache| anticache.eviction.as_mut()) {
+            eviction.tuples += self.counters.evicted_tuples - tuples;
+            eviction.took_us += elapsed_us;
+            if eviction.is_complete() {
+                self.finish_eviction();
+            }
         }
         if !constructed {
             // Once the log has failed, no group becomes durable any more.
@@ -163,7 +177,7 @@ impl Partition {
         let Some(anticache) = &mut self.anticache else {
             return;
         };
-        let ids = anticache.end_eviction(&mut self.counters);
+        let ids = anticache.end_eviction(&mut self.counters, &mut self.events);
         let written = ids.into_iter().filter_map(|id| Some((id, anticache.unwritten.remove(&id)?))).collect();
         self.write_blocks(written);
     }
@@ -284,7 +298,7 @@ impl Partition {
             }
             anticache.retry_writes_at = Some(Instant::now() + WRITE_RETRY_INTERVAL);
             // What an eviction under way has constructed is written with the rest.
-            anticache.end_eviction(&mut self.counters);
+            anticache.end_eviction(&mut self.counters, &mut self.events);
         }
         for (id, buffer) in ids.into_iter().zip(completion.buffers) {
             let needed = anticache.blocks.write_ended(id, place) && place == Place::Unwritten;

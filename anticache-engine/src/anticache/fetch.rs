@@ -16,6 +16,7 @@ use super::{AntiCache, Fetch, Room};
 use crate::catalog::TableId;
 use crate::config::Merge;
 use crate::error::BlockError;
+use crate::events::{Amounts, EventKind};
 use crate::io::AlignedBuf;
 use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition, WaitingId};
@@ -30,6 +31,8 @@ const MOST_MERGED: u32 = 1024;
 /// What a merge brought back.
 #[derive(Default)]
 struct Merged {
+    /// How long it took, in microseconds.
+    took_us: u64,
     /// The tuples that transactions wait for.
     wanted: Vec<TupleId>,
     /// All tuples.
@@ -93,6 +96,7 @@ impl Partition {
                     let offset = anticache.blocks.file_offset(block_id);
                     self.ring.read(anticache.blocks.file(), offset, buffer, IoTag::Fetch(block_id).pack());
                     self.counters.fetched_blocks += 1;
+                    self.events.add(EventKind::Fetch, Amounts { block: block_id, blocks: 1, ..Amounts::default() });
                 }
             }
             if let Some(anticache) = &mut self.anticache {
@@ -235,12 +239,15 @@ impl Partition {
         let merged = match result {
             Ok(merged) => merged,
             Err(error) => {
-                self.counters.block_errors += 1;
+                self.block_failed(block_id);
                 self.release_waiters(fetch.waiters, Some(&error));
                 return true;
             }
         };
         let is_done = !merged.is_short || !may_go_on;
+        let tuples = u64::from(merged.tuples);
+        self.events
+            .add(EventKind::Merge, Amounts { block: block_id, tuples, took_us: merged.took_us, ..Amounts::default() });
         anticache.merged += merged.tuples;
         let state = anticache.blocks.get_mut(block_id);
         state.holes += merged.tuples;
@@ -259,7 +266,7 @@ impl Partition {
             }
         }
         if let Some(error) = merged.problem {
-            self.counters.block_errors += 1;
+            self.block_failed(block_id);
             self.release_waiters(fetch.waiters, Some(&error));
         } else if is_done {
             self.release_waiters(fetch.waiters, None);
@@ -270,8 +277,14 @@ impl Partition {
         true
     }
 
-    fn fetch_failed(&mut self, block_id: u32, error: &BlockError) {
+    /// A block could not be had.
+    fn block_failed(&mut self, block_id: u32) {
         self.counters.block_errors += 1;
+        self.events.add(EventKind::BlockError, Amounts { block: block_id, ..Amounts::default() });
+    }
+
+    fn fetch_failed(&mut self, block_id: u32, error: &BlockError) {
+        self.block_failed(block_id);
         let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&block_id));
         if let Some(fetch) = fetch {
             self.release_waiters(fetch.waiters, Some(error));
@@ -355,6 +368,7 @@ fn merge(
     counters.merged_tuples += u64::from(merged.tuples);
     counters.merged_wanted += merged.wanted.len() as u64;
     let elapsed_us = started.elapsed().as_micros() as u64;
+    merged.took_us = elapsed_us;
     counters.merge_us += elapsed_us;
     counters.merge_us_max = counters.merge_us_max.max(elapsed_us);
     Ok(merged)

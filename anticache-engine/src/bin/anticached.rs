@@ -1,23 +1,32 @@
 //! `anticached`: the engine as a server.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anticache_engine::client::Client;
 use anticache_engine::config::Config;
 use anticache_engine::durability::log_reader::{LogSummary, Record, read_log};
+use anticache_engine::durability::verify::verify;
+use anticache_engine::events::Stream;
 use anticache_engine::io::files::KernelFiles;
+use anticache_engine::net::frame::SNAPSHOT_PROCEDURE;
 use anticache_engine::net::server::Server;
-use clap::{Parser, Subcommand};
+use anticache_engine::secret::Secret;
+use clap::{Args, Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 #[derive(Parser)]
-#[command(version, about = "A main-memory OLTP engine with anti-caching")]
+#[command(version, about = "A main-memory OLTP engine with anti-caching", arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    /// Check a data directory: read everything that recovery would read, change nothing, and fail if something is missing or wrong.
+    #[arg(long, value_name = "DIRECTORY", exclusive = true)]
+    check: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -42,13 +51,63 @@ enum Command {
         #[arg(long)]
         config: PathBuf,
     },
+    /// Print the data structures of a running server's partition as JSON: tuples, LRU chains, Evicted Tables, blocks.
+    Describe {
+        #[command(flatten)]
+        server: ServerArguments,
+        /// At most so many of each kind.
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+    },
+    /// Print the events of a running server's partition, one JSON object per line.
+    Events {
+        #[command(flatten)]
+        server: ServerArguments,
+        /// Fetches, merges and restarts instead of evictions, compactions, snapshots and errors.
+        #[arg(long)]
+        traffic: bool,
+    },
+    /// Have a running server take a snapshot, and wait until it is durable.
+    Snapshot {
+        #[command(flatten)]
+        server: ServerArguments,
+    },
+}
+
+#[derive(Args)]
+struct ServerArguments {
+    /// Where it listens.
+    #[arg(long)]
+    address: SocketAddr,
+    /// File with its secret, if it has one.
+    #[arg(long)]
+    secret_file: Option<PathBuf>,
+    /// Which partition.
+    #[arg(long, default_value_t = 0)]
+    partition: u32,
+}
+
+impl ServerArguments {
+    fn connect(&self) -> anyhow::Result<Client> {
+        let secret = self.secret_file.as_deref().map(Secret::from_file).transpose()?;
+        let client = Client::connect_with(self.address, secret.as_ref())?;
+        let partitions = client.partitions();
+        anyhow::ensure!(self.partition < partitions, "partition {}; the server has {partitions}", self.partition);
+        Ok(client)
+    }
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
-        Command::Serve { config } => serve(&config),
-        Command::Check { config } => check(&config),
-        Command::Log { directory, partition } => print_log(&directory, partition),
+    let arguments = Arguments::parse();
+    let outcome = match (arguments.command, arguments.check) {
+        (_, Some(directory)) => check_data(&directory),
+        (Some(Command::Serve { config }), _) => serve(&config),
+        (Some(Command::Check { config }), _) => check(&config),
+        (Some(Command::Log { directory, partition }), _) => print_log(&directory, partition),
+        (Some(Command::Describe { server, limit }), _) => describe(&server, limit),
+        (Some(Command::Events { server, traffic }), _) => print_events(&server, traffic),
+        (Some(Command::Snapshot { server }), _) => snapshot(&server),
+        (None, None) => Ok(()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -57,6 +116,53 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn check_data(directory: &std::path::Path) -> anyhow::Result<()> {
+    let (manifest, partitions) = verify(&KernelFiles::inspecting(), directory)?;
+    println!("{}: snapshot {}, log {:?}", directory.display(), manifest.generation, manifest.log);
+    for (id, found) in partitions.iter().enumerate() {
+        println!(
+            "partition {id}: {} tuples, {} evicted in {} blocks, {} bytes; {} transactions in {} bytes of log{}",
+            found.totals.rows,
+            found.totals.entries,
+            found.totals.blocks,
+            found.snapshot_bytes,
+            found.log_records,
+            found.log_bytes,
+            if found.log_is_torn { ", the last group torn" } else { "" }
+        );
+    }
+    Ok(())
+}
+
+fn describe(server: &ServerArguments, limit: u32) -> anyhow::Result<()> {
+    let described = server.connect()?.describe(server.partition, limit)?;
+    println!("{}", serde_json::to_string_pretty(&described)?);
+    Ok(())
+}
+
+fn print_events(server: &ServerArguments, traffic: bool) -> anyhow::Result<()> {
+    let (mut client, mut from) = (server.connect()?, 0);
+    let stream = if traffic { Stream::Traffic } else { Stream::Maintenance };
+    loop {
+        let page = client.events(server.partition, stream, from)?;
+        if page["lost"].as_u64().is_some_and(|lost| lost > 0) {
+            eprintln!("anticached: {} older events are not kept any more", page["lost"]);
+        }
+        let events = page["events"].as_array().cloned().unwrap_or_default();
+        if events.is_empty() {
+            return Ok(());
+        }
+        events.iter().for_each(|event| println!("{event}"));
+        from = page["next"].as_u64().unwrap_or(u64::MAX);
+    }
+}
+
+fn snapshot(server: &ServerArguments) -> anyhow::Result<()> {
+    let reply = server.connect()?.call(server.partition, SNAPSHOT_PROCEDURE, &[])?;
+    println!("{}", String::from_utf8_lossy(&reply));
+    Ok(())
 }
 
 fn check(path: &std::path::Path) -> anyhow::Result<()> {

@@ -92,8 +92,8 @@ impl Manifest {
         let (line, rest) = bytes.split_at(end);
         let expected = checksum_line(line);
         if rest != expected.as_bytes() {
-            let found = String::from_utf8_lossy(&rest[..rest.len().min(40)]).into_owned();
-            return Err((end as u64, Damage { expected, found }));
+            let found = String::from_utf8_lossy(&rest[..rest.len().min(40)]).trim_end().to_owned();
+            return Err((end as u64, Damage { expected: expected.trim_end().to_owned(), found }));
         }
         let damage = |expected: String, found: String| Err((0, Damage { expected, found }));
         let value: serde_json::Value = match serde_json::from_slice(line) {

@@ -8,3 +8,4 @@ pub mod recovery;
 mod replay;
 pub mod segment;
 pub mod snapshot;
+pub mod verify;

@@ -1,6 +1,7 @@
 //! Requests to a partition itself: what is answered between transactions, without being one.
 
 use super::frame::{DESCRIBE_PROCEDURE, EVENTS_PROCEDURE, SCAN_PROCEDURE, Status};
+use crate::events::Stream;
 use crate::partition::Partition;
 
 /// Events of one answer.
@@ -15,13 +16,9 @@ pub fn answer(partition: &Partition, procedure: u16, params: &[u8]) -> (Status, 
         (Status::Aborted, problem.into_bytes())
     };
     match procedure {
-        EVENTS_PROCEDURE => match params.try_into() {
-            Ok(from) => {
-                let events = partition.events().since(u64::from_le_bytes(from), EVENTS_PAGE);
-                (Status::Committed, events.to_string().into_bytes())
-            }
-            Err(_) => wrong("the number of the first event, 8"),
-        },
+        EVENTS_PROCEDURE => {
+            events(partition, params).unwrap_or_else(|| wrong("a stream, 1, and the number of the first event, 8"))
+        }
         DESCRIBE_PROCEDURE => match params.try_into() {
             Ok(limit) => {
                 let described = partition.describe(u32::from_le_bytes(limit) as usize);
@@ -32,6 +29,12 @@ pub fn answer(partition: &Partition, procedure: u16, params: &[u8]) -> (Status, 
         SCAN_PROCEDURE => scan(partition, params).unwrap_or_else(|| wrong("a table, 2, and a cursor, 8")),
         _ => (Status::Failed, format!("no procedure has the number {procedure}").into_bytes()),
     }
+}
+
+fn events(partition: &Partition, params: &[u8]) -> Option<(Status, Vec<u8>)> {
+    let (&stream, from) = params.split_first()?;
+    let (stream, from) = (Stream::from_wire(stream)?, u64::from_le_bytes(from.try_into().ok()?));
+    Some((Status::Committed, partition.events().since(stream, from, EVENTS_PAGE).to_string().into_bytes()))
 }
 
 fn scan(partition: &Partition, params: &[u8]) -> Option<(Status, Vec<u8>)> {

@@ -33,7 +33,7 @@ pub const REPLY_HEADER_BYTES: usize = 13;
 pub const FIRST_ADMIN_PROCEDURE: u16 = 0xFFF0;
 /// The partition's counters and settings as JSON.
 pub const STATS_PROCEDURE: u16 = 0xFFFF;
-/// Events; parameters: number of the first, 8 bytes. The answer is that of [`crate::events::Events::since`].
+/// Events; parameters: stream 1, number of the first 8. The answer is that of [`crate::events::Events::since`].
 pub const EVENTS_PROCEDURE: u16 = 0xFFFE;
 /// The partition's data structures as JSON; parameters: how many of each, 4 bytes. See [`crate::describe`].
 pub const DESCRIBE_PROCEDURE: u16 = 0xFFFD;

@@ -1,6 +1,5 @@
 //! The thread that keeps the data directory: it begins snapshots when it is time, and everything about them that may wait for the disk and does not
-//! belong to one partition is done here. Partitions and keeper talk through queues; a partition is woken by its event. Only a
-//! snapshot's beginning is no order to each partition: it is a barrier in the order of multi-partition transactions.
+//! belong to one partition is done here. Partitions and keeper talk through queues; a partition is woken by its event.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,6 +13,9 @@ use crate::durability::snapshot::keeper::{Begun, Keeper, Outcome};
 use crate::durability::snapshot::{Ended, Verdict};
 use crate::partition::multi::Coordinator;
 use crate::partition::{Origin, Partition, ReplySink};
+
+/// How long after a snapshot that could not be begun it is tried again, when none is taken by time.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the keeper is told.
 #[derive(Debug)]
@@ -75,11 +77,11 @@ impl KeeperThread {
         partitions: Vec<Teller>,
         config: &Config,
     ) -> Self {
-        let (site, last) = (Arc::clone(site), None);
         let automatic = config.log == Log::Sync && config.snapshot_interval_s > 0;
         let interval = automatic.then(|| Duration::from_secs(config.snapshot_interval_s));
         let next_at = interval.map(|interval| Instant::now() + interval);
         let (waiting, waiting_next) = (Vec::new(), Vec::new());
+        let (site, last) = (Arc::clone(site), None);
         Self { keeper, site, inbox, partitions, last, interval, next_at, waiting, waiting_next, reported: None }
     }
 
@@ -109,6 +111,7 @@ impl KeeperThread {
         self.next_at = self.interval.map(|interval| Instant::now() + interval);
         self.waiting = std::mem::take(&mut self.waiting_next);
         match self.keeper.begin() {
+            // At one point of the order of multi-partition transactions: a snapshot has each of them at all its participants, or at none.
             Ok(Begun { generation, files }) => {
                 let last = self.last;
                 self.site.barrier(move |partition| {
@@ -119,7 +122,10 @@ impl KeeperThread {
                     partition.begin_snapshot(generation, Arc::clone(&files[partition.id() as usize]));
                 });
             }
-            Err(error) => self.failed(&format!("no snapshot can be begun: {error}")),
+            Err(error) => {
+                self.next_at = Some(Instant::now() + self.interval.unwrap_or(RETRY_INTERVAL));
+                self.failed(&format!("no snapshot can be begun: {error}"));
+            }
         }
     }
 
@@ -169,14 +175,13 @@ pub(super) struct KeeperPort {
     orders: Receiver<Order>,
     /// Bytes of log with which a snapshot is due; 0 = never.
     due_log_bytes: u64,
-    /// Bytes of log since the last snapshot with which the keeper is asked next: again when it did not begin one, but not at once.
-    ask_at_bytes: u64,
+    asked: bool,
     waiting: Vec<Origin>,
 }
 
 impl KeeperPort {
     pub(super) fn new(keeper: Sender<Message>, orders: Receiver<Order>, due_log_bytes: u64) -> Self {
-        Self { keeper, orders, due_log_bytes, ask_at_bytes: due_log_bytes, waiting: Vec::new() }
+        Self { keeper, orders, due_log_bytes, asked: false, waiting: Vec::new() }
     }
 
     /// A client asks for a snapshot.
@@ -194,7 +199,10 @@ impl KeeperPort {
     pub(super) fn obey(&mut self, partition: &mut Partition, sink: &mut impl ReplySink) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
-                Order::End(generation, verdict) => partition.end_snapshot(generation, verdict),
+                Order::End(generation, verdict) => {
+                    self.asked = false;
+                    partition.end_snapshot(generation, verdict);
+                }
                 Order::Answer(origin, result) => {
                     self.waiting.retain(|waiting| *waiting != origin);
                     let (status, payload) = match result {
@@ -215,14 +223,8 @@ impl KeeperPort {
         if let Some(ended) = partition.snapshot_ended() {
             self.tell(Message::Ended(partition.id(), ended));
         }
-        if self.due_log_bytes == 0 {
-            return;
-        }
-        let bytes = partition.log_bytes_since_snapshot();
-        if bytes < self.due_log_bytes {
-            self.ask_at_bytes = self.due_log_bytes;
-        } else if bytes >= self.ask_at_bytes {
-            self.ask_at_bytes = bytes + self.due_log_bytes;
+        if !self.asked && self.due_log_bytes > 0 && partition.log_bytes_since_snapshot() >= self.due_log_bytes {
+            self.asked = true;
             self.tell(Message::Due);
         }
     }

@@ -27,7 +27,7 @@ use super::handshake::Greeting;
 use super::keeper::{KeeperPort, KeeperThread, Message, Teller};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::durability::recovery::{self, Site, read_schema};
+use crate::durability::recovery::{self, Opened, Site, read_schema};
 use crate::error::{CatalogError, StartError};
 use crate::io::files::{Files, KernelFiles};
 use crate::partition::multi::Coordinator;
@@ -38,7 +38,7 @@ use crate::secret::Secret;
 /// Requests that are run before replies are sent and disk work is looked at.
 const MAX_BATCH: usize = 512;
 /// Requests that are run before it is looked whether other partitions wait for this one.
-const MAX_SLICE: usize = 64;
+const MAX_SLICE: usize = 16;
 /// Transactions on several partitions that are waited for before sockets and disk are looked at again.
 const MAX_MEETINGS: usize = 16;
 /// A connection with more unsent replies than this is not read from until they are gone.
@@ -101,21 +101,17 @@ impl Server {
         let listener =
             TcpListener::bind(config.listen).map_err(StartError::system(format!("listen on {}", config.listen)))?;
         let address = listener.local_addr().map_err(StartError::system("ask for the address listened on"))?;
-        let settings = settings(config);
         let stopping = Arc::new(AtomicBool::new(false));
+        let common = Common { stopping: Arc::clone(&stopping), settings: settings(config) };
         let refused = Arc::new(AtomicU64::new(0));
-        let database = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
-        let (keeper, partitions) = database.open()?;
+        let site = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
+        let Opened { keeper, coordinator, partitions } = site.open()?;
         let (to_keeper, inbox) = channel();
-        let site = Coordinator::new(config.partitions, keeper.next_transaction())
-            .map_err(StartError::system("create eventfds"))?;
-        let site = Arc::new(site);
         let (mut wakers, mut handles, mut loops, mut tellers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (id, mut partition) in partitions.into_iter().enumerate() {
+        for (id, partition) in partitions.into_iter().enumerate() {
             if partition.counters().recovery_us > 0 {
                 eprintln!("anticached: {}", recovery::describe(&partition));
             }
-            partition.join(&site);
             let (orders, ordered) = channel();
             let (sender, receiver) = channel();
             let event = new_event()?;
@@ -124,24 +120,16 @@ impl Server {
             tellers.push(Teller { orders, wake: Arc::clone(&event) });
             let port = KeeperPort::new(to_keeper.clone(), ordered, config.snapshot_log_bytes);
             let refused = (id == 0).then(|| Arc::clone(&refused));
-            let surroundings = Surroundings {
-                keeper: port,
-                site: Arc::clone(&site),
-                incoming: receiver,
-                wake: event,
-                stopping: Arc::clone(&stopping),
-                settings: settings.clone(),
-                refused,
-            };
-            let event_loop = EventLoop::new(partition, surroundings);
-            loops.push(event_loop.map_err(StartError::system("set up an event loop"))?);
+            let event_loop = EventLoop::new(partition, &coordinator, port, receiver, event, common.clone(), refused)
+                .map_err(StartError::system("set up an event loop"))?;
+            loops.push(event_loop);
         }
         let greeting = Greeting { partitions: config.partitions, procedures: procedures.names(), secret };
         let stop = new_event()?;
         let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
             .map_err(StartError::system("set up the acceptor"))?;
         wakers.push(stop);
-        let keeper = KeeperThread::new(keeper, &site, inbox, tellers, config);
+        let keeper = KeeperThread::new(keeper, &coordinator, inbox, tellers, config);
         let mut server = Self { address, stopping, threads: Vec::new(), wakers, keeper: to_keeper };
         let cpu_of = |n: usize| (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
         for (id, event_loop) in loops.into_iter().enumerate() {
@@ -283,25 +271,26 @@ impl ReplySink for Outlets {
     }
 }
 
-/// What a partition's event loop shares with the other threads.
-struct Surroundings {
-    keeper: KeeperPort,
-    site: Arc<Coordinator>,
-    incoming: Receiver<TcpStream>,
-    wake: Arc<OwnedFd>,
+/// What all event loops have in common.
+#[derive(Clone)]
+struct Common {
     stopping: Arc<AtomicBool>,
     settings: serde_json::Value,
-    /// Refused connections of the whole server, reported by one partition, because the client adds the partitions' counters up.
-    refused: Option<Arc<AtomicU64>>,
 }
 
 struct EventLoop {
     id: u32,
     /// None when it was lost in a meeting, because the thread that had it died.
     partition: Option<Box<Partition>>,
+    site: Arc<Coordinator>,
+    keeper: KeeperPort,
+    incoming: Receiver<TcpStream>,
+    wake: Arc<OwnedFd>,
     /// The event of the partition's ring, for when the partition is lent.
     disk: OwnedFd,
-    around: Surroundings,
+    common: Common,
+    /// Refused connections of the whole server, reported by one partition, because the client adds the partitions' counters up.
+    refused: Option<Arc<AtomicU64>>,
     epoll: OwnedFd,
     inlets: Vec<Option<Inlet>>,
     outlets: Outlets,
@@ -311,22 +300,35 @@ struct EventLoop {
 impl Drop for EventLoop {
     fn drop(&mut self) {
         // In a panic too: others must not wait for this partition.
-        self.around.site.leave(self.id);
+        self.site.leave(self.id);
     }
 }
 
 impl EventLoop {
-    fn new(partition: Partition, around: Surroundings) -> io::Result<Self> {
+    fn new(
+        partition: Partition,
+        site: &Arc<Coordinator>,
+        keeper: KeeperPort,
+        incoming: Receiver<TcpStream>,
+        wake: Arc<OwnedFd>,
+        common: Common,
+        refused: Option<Arc<AtomicU64>>,
+    ) -> io::Result<Self> {
         let (id, disk) = (partition.id(), partition.ring().event().try_clone_to_owned()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &*around.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &disk, epoll::EventData::new_u64(DISK), epoll::EventFlags::IN)?;
-        epoll::add(&epoll, around.site.event(id), epoll::EventData::new_u64(OTHERS), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, site.event(id), epoll::EventData::new_u64(OTHERS), epoll::EventFlags::IN)?;
         Ok(Self {
             id,
             partition: Some(Box::new(partition)),
+            site: Arc::clone(site),
+            keeper,
+            incoming,
+            wake,
             disk,
-            around,
+            common,
+            refused,
             epoll,
             inlets: Vec::new(),
             outlets: Outlets::default(),
@@ -336,13 +338,13 @@ impl EventLoop {
 
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
-        while !self.around.stopping.load(Ordering::Relaxed) {
+        while !self.common.stopping.load(Ordering::Relaxed) {
             if let Err(error) = self.turn(&mut events, true) {
                 eprintln!("anticached: partition {}: event loop: {error}", self.id);
                 return;
             }
         }
-        self.around.site.close();
+        self.site.close();
         let deadline = Instant::now() + DRAIN_TIMEOUT;
         while !self.is_drained() && Instant::now() < deadline {
             if self.turn(&mut events, false).is_err() {
@@ -355,7 +357,7 @@ impl EventLoop {
     /// Whether everything asked here is answered, and no partition needs this one any more.
     fn is_drained(&self) -> bool {
         let is_idle = self.partition.as_ref().is_none_or(|partition| partition.is_idle());
-        is_idle && self.outlets.is_empty() && self.around.site.is_quiet()
+        is_idle && self.outlets.is_empty() && self.site.is_quiet()
     }
 
     /// One turn of the loop; `read` = also take new requests.
@@ -363,7 +365,7 @@ impl EventLoop {
         let lost = || io::Error::other("the partition was lost with the thread of another one");
         let poll_after = self.partition.as_ref().ok_or_else(lost)?.poll_after();
         let timeout = poll_after.or((!read).then_some(DRAIN_INTERVAL));
-        let may_sleep = self.around.site.may_sleep(self.id) && !self.around.site.has_queued(self.id);
+        let may_sleep = self.site.may_sleep(self.id) && self.site.due(self.id).is_none();
         let timeout = if may_sleep { timeout } else { Some(Duration::ZERO) };
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
             tv_sec: timeout.as_secs().cast_signed(),
@@ -371,7 +373,7 @@ impl EventLoop {
         });
         events.clear();
         let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref());
-        self.around.site.awake(self.id);
+        self.site.awake(self.id);
         match waited {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -381,11 +383,11 @@ impl EventLoop {
                 WAKE => {
                     self.take_connections()?;
                     if let Some(partition) = &mut self.partition {
-                        self.around.keeper.obey(partition, &mut self.outlets);
+                        self.keeper.obey(partition, &mut self.outlets);
                     }
                 }
                 DISK => self.partition.iter().for_each(|partition| partition.ring().clear_event()),
-                OTHERS => self.around.site.clear_event(self.id),
+                OTHERS => self.site.clear_event(self.id),
                 connection if read => {
                     let flags = event.flags;
                     let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
@@ -403,28 +405,28 @@ impl EventLoop {
     fn poll(&mut self) {
         if let Some(partition) = &mut self.partition {
             partition.poll(&mut self.outlets);
-            self.around.keeper.report(partition);
+            self.keeper.report(partition);
         }
     }
 
     /// Takes part in the transactions that other partitions wait with, and runs those that this one has submitted.
     fn meet_others(&mut self) {
         for _ in 0..MAX_MEETINGS {
-            let Some(item) = self.around.site.front(self.id) else {
+            let Some(item) = self.site.due(self.id) else {
                 return;
             };
             let Some(partition) = self.partition.take() else {
                 return;
             };
-            self.partition = self.around.site.meet(&item, partition, self.disk.as_fd(), &mut self.outlets);
+            self.partition = self.site.meet(&item, partition, self.disk.as_fd(), &mut self.outlets);
         }
     }
 
     fn take_connections(&mut self) -> io::Result<()> {
         let mut counter = [0u8; 8];
         // Nothing to read means that the wake-up was taken before.
-        let _ = rustix::io::read(&*self.around.wake, &mut counter);
-        while let Ok(stream) = self.around.incoming.try_recv() {
+        let _ = rustix::io::read(&*self.wake, &mut counter);
+        while let Ok(stream) = self.incoming.try_recv() {
             let free = self.inlets.iter().position(Option::is_none);
             let number = free.unwrap_or_else(|| {
                 self.inlets.push(None);
@@ -492,7 +494,7 @@ impl EventLoop {
             let is_admin = |request: &RequestHead| request.procedure >= FIRST_ADMIN_PROCEDURE;
             for run in requests.chunk_by(|a, b| is_admin(a) == is_admin(b)) {
                 if is_admin(&run[0]) {
-                    run.iter().for_each(|request| self.administer(number, epoch, request, input));
+                    run.iter().for_each(|request| self.administer(number as u32, epoch, request, input));
                 } else {
                     self.execute(number as u32, epoch, input, run);
                 }
@@ -523,7 +525,7 @@ impl EventLoop {
 
     fn execute(&mut self, connection: u32, epoch: u32, input: &[u8], requests: &[RequestHead]) {
         for slice in requests.chunks(MAX_SLICE) {
-            if self.around.site.has_queued(self.id) {
+            if self.site.has_queued(self.id) {
                 self.meet_others();
             }
             if let Some(partition) = &mut self.partition {
@@ -532,25 +534,25 @@ impl EventLoop {
         }
     }
 
-    /// Answers a request that is no transaction; that for a snapshot is answered when it is durable.
-    fn administer(&mut self, number: usize, epoch: u32, request: &RequestHead, input: &[u8]) {
+    /// Answers a request to the partition itself, or has it answered later.
+    fn administer(&mut self, connection: u32, epoch: u32, request: &RequestHead, input: &[u8]) {
         let (status, payload) = match (request.procedure, &self.partition) {
             (STATS_PROCEDURE, _) => (Status::Committed, self.stats().into_bytes()),
             (SNAPSHOT_PROCEDURE, _) => {
-                let origin = Origin { connection: number as u32, epoch, token: request.token };
-                return self.around.keeper.want(self.id, origin);
+                let origin = Origin { connection, epoch, token: request.token };
+                return self.keeper.want(self.id, origin);
             }
             (procedure, Some(partition)) => admin::answer(partition, procedure, request.params(input)),
             (_, None) => (Status::Failed, b"the partition was lost".to_vec()),
         };
-        write_reply(self.outlets.buffer(number as u32, epoch), request.token, status, &payload);
+        write_reply(self.outlets.buffer(connection, epoch), request.token, status, &payload);
     }
 
     fn stats(&self) -> String {
         let mut stats = self.partition.as_ref().map(|partition| partition.stats()).unwrap_or_default();
-        let refused = self.around.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
+        let refused = self.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
         stats.insert("refused_connections".to_owned(), refused.into());
-        stats.insert("settings".to_owned(), self.around.settings.clone());
+        stats.insert("settings".to_owned(), self.common.settings.clone());
         serde_json::Value::Object(stats).to_string()
     }
 
@@ -579,7 +581,7 @@ impl EventLoop {
             open &= !inlet.ended
                 || !outlet.frames.is_empty()
                 || self.partition.as_deref().is_some_and(owes)
-                || self.around.keeper.owes_replies(number as u32, outlet.epoch);
+                || self.keeper.owes_replies(number as u32, outlet.epoch);
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);
                 open &= epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest).is_ok();

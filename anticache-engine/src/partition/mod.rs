@@ -179,6 +179,8 @@ pub struct Partition {
     failure: Option<String>,
     /// The buffer of a log group that is durable and waits for other partitions.
     unresolved_group: Option<AlignedBuf>,
+    /// Partitions of the site.
+    site_partitions: u32,
     /// Its side of the multi-partition transactions, when it is one of several partitions.
     link: Option<Box<multi::Link>>,
     /// What a multi-partition transaction appends to its reply here.
@@ -246,6 +248,18 @@ impl Partition {
             .map(|def| Table::new(def.clone(), keeps_chain(def.evictable), budget_bytes, &mut meter))
             .collect();
         let tables = tables.map_err(StartError::system("reserve address space for tables"))?;
+        if meter.is_over() {
+            let partitions = u64::from(config.partitions);
+            return Err(StartError::Value {
+                key: "memory_budget_bytes",
+                value: config.memory_budget_bytes.to_string(),
+                allowed: format!(
+                    "more than {}: the empty indexes of {} tables and the buffers of {partitions} partitions take that much",
+                    meter.used_bytes() * partitions,
+                    tables.len()
+                ),
+            });
+        }
         let ring = files.ring((config.buffers_per_partition() + 2 + Snapshots::OPERATIONS) as u32);
         let ring = ring.map_err(StartError::system("set up disk I/O"))?;
         Ok(Self {
@@ -274,6 +288,7 @@ impl Partition {
             pauses: Pauses::default(),
             failure: None,
             unresolved_group: None,
+            site_partitions: 1,
             link: None,
             peer_reply: Vec::new(),
         })

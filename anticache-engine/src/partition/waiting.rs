@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::multi::MultiRequest;
 use super::{Invocation, MAX_RESTARTS, Origin, Partition, ReplySink};
 use crate::catalog::TableId;
+use crate::events::{Amounts, EventKind};
 use crate::storage::tuples::{TupleId, flag};
 
 /// Who waits.
@@ -83,6 +84,8 @@ impl Partition {
             return self.refuse(origin, &reason, sink);
         }
         self.counters.restarted += 1;
+        let tuples = self.footprint.evicted.len() as u64;
+        self.events.add(EventKind::Restart, Amounts { tuples, ..Amounts::default() });
         let id = self.park(Waiting::new(invocation.to_waiter()));
         self.keep_footprint(id);
     }

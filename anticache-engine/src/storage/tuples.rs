@@ -352,7 +352,7 @@ mod tests {
         }
         memory.free(200);
         assert_eq!(memory.allocate(), Some(2));
-        assert_eq!((memory.chunks_to_gain(), memory.ids_of_last(1)), (2, 128..256));
+        assert_eq!((memory.chunks_to_gain(), memory.ids_of_last(1)), (1, 128..256));
         for id in memory.live_in_last_chunk() {
             memory.free(id);
         }

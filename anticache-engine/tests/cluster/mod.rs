@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::config::Config;
-use anticache_engine::durability::recovery::Site;
+use anticache_engine::durability::recovery::{Opened, Site};
 use anticache_engine::durability::snapshot::keeper::{Keeper, Outcome as SnapshotOutcome};
 use anticache_engine::error::StartError;
 use anticache_engine::io::files::{Files, KernelFiles};
@@ -379,12 +379,10 @@ impl Cluster {
         let catalog = Catalog::from_sql(SCHEMA).unwrap();
         let procedures = procedures(clock, config.partitions);
         let database = Site { files, config, catalog: &catalog, schema: SCHEMA, procedures: &procedures };
-        let (keeper, mut partitions) = clock.aside(|| database.open())?;
-        let site = Arc::new(Coordinator::new(config.partitions, keeper.next_transaction()).unwrap());
-        partitions.iter_mut().for_each(|partition| partition.join(&site));
+        let Opened { keeper, coordinator, partitions } = clock.aside(|| database.open())?;
         Ok(Self {
             partitions,
-            site,
+            site: coordinator,
             clock: Arc::clone(clock),
             sent: vec![],
             answers: BTreeMap::new(),

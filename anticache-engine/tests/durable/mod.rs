@@ -9,7 +9,7 @@ use anticache_engine::catalog::key::KeyBuf;
 use anticache_engine::catalog::row::{RowBuf, Value, values};
 use anticache_engine::catalog::{Catalog, Field, IndexId, TableDef};
 use anticache_engine::config::Config;
-use anticache_engine::durability::recovery::Site;
+use anticache_engine::durability::recovery::{Opened, Site};
 use anticache_engine::durability::snapshot::keeper::{Keeper, Outcome};
 use anticache_engine::error::{BlockError, StartError};
 use anticache_engine::io::simulated::SimulatedDisk;
@@ -334,7 +334,7 @@ pub fn config() -> Config {
         snapshot_interval_s: 0,
         snapshot_log_bytes: 1 << 30,
         seed: 7,
-        ..Config::new(PathBuf::from("/schema.sql"), PathBuf::from("/data"), 2 << 20)
+        ..Config::new(PathBuf::from("/schema.sql"), PathBuf::from("/data"), 3 << 20)
     }
 }
 
@@ -385,7 +385,7 @@ impl Process {
         let procedures = procedures(&Catalog::from_sql(SCHEMA).unwrap(), journal);
         let files = disk.files();
         let site = Site { files: &files, config, catalog: &catalog, schema, procedures: &procedures };
-        let (keeper, mut partitions) = site.open()?;
+        let Opened { keeper, mut partitions, .. } = site.open()?;
         let partition = partitions.remove(0);
         Ok(Self { keeper, partition, sink: Sink::default(), outcomes: Vec::new() })
     }

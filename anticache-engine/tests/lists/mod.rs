@@ -117,6 +117,7 @@ impl Procedure for Touch {
 /// Keeps its partition busy until the gate opens.
 struct Hold {
     gate: Arc<AtomicBool>,
+    holding: Arc<AtomicBool>,
 }
 
 impl Procedure for Hold {
@@ -129,6 +130,7 @@ impl Procedure for Hold {
     }
 
     fn execute(&self, _txn: &mut TxnContext<'_>, _params: &[u8]) -> Result<(), Abort> {
+        self.holding.store(true, Ordering::SeqCst);
         while !self.gate.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -143,6 +145,8 @@ pub const HOLD: u16 = 2;
 pub struct Site {
     pub server: Server,
     pub gate: Arc<AtomicBool>,
+    /// Whether a partition has come to the gate.
+    pub holding: Arc<AtomicBool>,
     pub partitions: u32,
     _directory: tempfile::TempDir,
 }
@@ -159,11 +163,12 @@ impl Site {
         config.partitions = partitions;
         std::fs::write(&config.schema, SCHEMA).unwrap();
         change(&mut config);
-        let gate = Arc::new(AtomicBool::new(false));
-        let (touch, hold) = (Touch { partitions }, Hold { gate: Arc::clone(&gate) });
+        let (gate, holding) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let hold = Hold { gate: Arc::clone(&gate), holding: Arc::clone(&holding) };
+        let touch = Touch { partitions };
         let procedures: Vec<Box<dyn Procedure>> = vec![Box::new(Create), Box::new(touch), Box::new(hold)];
         let server = Server::start_on(files, &config, |_| Ok(ProcedureSet::new(procedures))).unwrap();
-        let site = Self { server, gate, partitions, _directory: directory };
+        let site = Self { server, gate, holding, partitions, _directory: directory };
         let mut client = site.client();
         for partition in 0..i64::from(partitions) {
             let own: Vec<Access> =

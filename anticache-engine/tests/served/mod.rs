@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub struct Served {
     /// Held while the watchdog shall watch.
     _watched: Sender<()>,
     pub address: SocketAddr,
-    pub directory: tempfile::TempDir,
+    pub directory: Arc<tempfile::TempDir>,
 }
 
 impl Drop for Served {
@@ -48,7 +49,11 @@ pub fn write_config(directory: &Path, changes: &serde_json::Value) -> std::path:
 
 /// `shell` is put before the server's command, to run it under a limit.
 pub fn serve(shell: &str, changes: &serde_json::Value) -> Served {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    serve_in(Arc::new(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()), shell, changes)
+}
+
+/// As [`serve`], with what an earlier server has left in a directory.
+pub fn serve_in(directory: Arc<tempfile::TempDir>, shell: &str, changes: &serde_json::Value) -> Served {
     let config = write_config(directory.path(), changes);
     let command = format!("{shell} exec \"$0\" serve --config \"$1\"");
     let mut child = Command::new("sh")

@@ -7,6 +7,7 @@ use super::format::{BLOCK_ITEM_BYTES, Beginning, EXTENT_HEADER_BYTES, Kind, Owne
 use super::stream::{BUFFERS, Stream};
 use crate::catalog::TableId;
 use crate::config::{Config, Log};
+use crate::events::{Amounts, EventKind};
 use crate::io::AlignedBuf;
 use crate::io::files::DiskFile;
 use crate::io::ring::Completion;
@@ -147,9 +148,11 @@ impl Snapshots {
 }
 
 impl Partition {
-    /// Begins this partition's part in a snapshot: its state of this moment is written to `file`, an empty file. Must come between two transactions, at
-    /// all partitions at one point of the order of multi-partition transactions ([`crate::partition::multi::Coordinator::barrier`]). Afterwards [`Partition::poll`] carries it on, and [`Partition::snapshot_ended`] says when it has ended.
+    /// Begins this partition's part in a snapshot: its state of this moment is written to `file`, an empty file. Must come between two transactions, and at
+    /// all partitions at one point of the order of multi-partition transactions ([`crate::partition::multi::Coordinator::barrier`]).
+    /// Afterwards [`Partition::poll`] carries it on, and [`Partition::snapshot_ended`] says when it has ended.
     pub fn begin_snapshot(&mut self, generation: u64, file: Arc<dyn DiskFile>) {
+        self.snapshots.log_bytes_at_last = self.log.as_ref().map_or(0, |log| log.bytes_written);
         if let Err(problem) = self.try_begin_snapshot(generation, file) {
             self.counters.snapshot_errors += 1;
             self.snapshots.ended = Some(Ended { generation, result: Err(problem) });
@@ -163,6 +166,8 @@ impl Partition {
         if let Some(problem) = &self.snapshots.unsyncable {
             return Err(problem.clone());
         }
+        // Blocks under construction are referred to: they are on their way to disk from now on.
+        self.finish_eviction();
         let owner = Owner { partition: self.id(), generation };
         let sequence = self.log_sequence();
         let beginning = Beginning {
@@ -192,8 +197,8 @@ impl Partition {
         if let Some(anticache) = &mut self.anticache {
             anticache.blocks.begin_snapshot();
         }
+        self.events.add(EventKind::SnapshotBegin, Amounts::default());
         let first_segment = self.log.as_ref().map(|log| log.segment_holding(sequence));
-        self.snapshots.log_bytes_at_last = self.log.as_ref().map_or(0, |log| log.bytes_written);
         self.snapshots.run = Some(Run {
             owner,
             sequence,
@@ -237,6 +242,7 @@ impl Partition {
         if verdict == Verdict::Durable {
             self.counters.snapshots += 1;
             self.counters.snapshot_bytes += run.stream.bytes;
+            self.events.add(EventKind::SnapshotEnd, Amounts { bytes: run.stream.bytes, ..Amounts::default() });
             if let Some(log) = &mut self.log {
                 log.truncate_before(run.sequence);
             }
@@ -258,7 +264,10 @@ impl Partition {
         let started = Instant::now();
         run.stream.quota_bytes = self.snapshots.extent_bytes;
         self.notice_problems(&mut run);
-        self.advance(&mut run);
+        let (stream, ring) = (&mut run.stream, &mut self.ring);
+        if self.tables.iter_mut().all(|table| table.drain_capture(|item| stream.put_item(ring, item))) {
+            self.advance(&mut run);
+        }
         run.stream.quota_bytes = usize::MAX;
         self.snapshots.run = Some(run);
         self.counters.snapshot_step_us_max =

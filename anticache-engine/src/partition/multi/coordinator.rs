@@ -30,6 +30,10 @@ pub struct Item {
     pub(super) participants: Arc<[u16]>,
     pub(super) work: Work,
     pub(super) meeting: Meeting,
+    /// By participant, whether it is next there.
+    reached: Box<[AtomicBool]>,
+    /// How many of them have reached it.
+    reached_count: AtomicU32,
 }
 
 impl Item {
@@ -143,7 +147,9 @@ impl Coordinator {
         let number = order.next_number;
         order.next_number += 1;
         let meeting = Meeting::new(participants.len());
-        let item = Arc::new(Item { number, participants: Arc::clone(&participants), work, meeting });
+        let reached = participants.iter().map(|_| AtomicBool::new(false)).collect();
+        let (participants_of, reached_count) = (Arc::clone(&participants), AtomicU32::new(0));
+        let item = Arc::new(Item { number, participants: participants_of, work, meeting, reached, reached_count });
         for &partition in &*participants {
             order.queues[usize::from(partition)].push_back(Arc::clone(&item));
             self.seats[usize::from(partition)].queued.fetch_add(1, Ordering::Release);
@@ -166,6 +172,22 @@ impl Coordinator {
             return None;
         }
         lock(&self.order).queues[partition as usize].front().cloned()
+    }
+
+    /// What a partition must meet the others for now: it is next here, and all its participants have reached it. Tells the others that this one has.
+    pub fn due(&self, partition: u32) -> Option<Arc<Item>> {
+        let item = self.front(partition)?;
+        let place = item.participants.iter().position(|&participant| u32::from(participant) == partition)?;
+        let all = item.participants.len() as u32;
+        if !item.reached[place].swap(true, Ordering::AcqRel)
+            && item.reached_count.fetch_add(1, Ordering::AcqRel) + 1 == all
+        {
+            let others = item.participants.iter().map(|&other| u32::from(other)).filter(|&other| other != partition);
+            others.for_each(|other| self.notify(other));
+        }
+        // One that has ended will not come: the meeting finds that out.
+        let due = item.reached_count.load(Ordering::Acquire) == all || self.has_left(&item.participants);
+        due.then_some(item)
     }
 
     /// Takes the item that is next at all its participants.

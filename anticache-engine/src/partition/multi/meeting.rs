@@ -25,8 +25,9 @@ pub(super) struct Chair<'a> {
     pub(super) disk: BorrowedFd<'a>,
 }
 
-/// How long a participant spins before it sleeps: about what waking a thread costs.
-const SPIN: Duration = Duration::from_micros(5);
+/// How long a participant spins before it sleeps: about what the others need to end what they have begun, and no more than twice what waking a thread
+/// costs.
+const SPIN: Duration = Duration::from_micros(15);
 /// Bounds a sleep, for partitions with something to do at a certain time.
 const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 

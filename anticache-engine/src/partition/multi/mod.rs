@@ -4,10 +4,12 @@
 //! one step to the queues of all its participants. So all partitions see these transactions in one order, and nobody ever waits in a circle:
 //! there are no locks, and no deadlocks to detect.
 //!
-//! **Execution.** A participant that reaches such a transaction stops executing others until it has ended (the paper's rule). It lends its whole
-//! [`Partition`], by moving it, to the meeting of the participants; the last to arrive runs the procedure with all of them and gives them back
-//! ([`Coordinator::meet`]). While it waits for the others, a participant takes its partition back for a moment whenever its disk has done
-//! something: durability never waits for a meeting. What comes next in the queues of the same participants is run in the same meeting.
+//! **Execution.** A participant that reaches such a transaction says so, and goes on with transactions of its own until all have reached it
+//! ([`Coordinator::due`]): until then nothing of it has happened anywhere. From then on it executes no others until it has ended (the paper's
+//! rule), so that what it waits for is at most the few requests which the others have begun. It lends its whole [`Partition`], by moving it, to the
+//! meeting of the participants; the last to arrive runs the procedure with all of them and gives them back ([`Coordinator::meet`]). While it waits, a
+//! participant takes its partition back for a moment whenever its disk has done something: durability never waits for a meeting. What comes
+//! next in the queues of the same participants is run in the same meeting.
 //!
 //! **Evicted tuples.** When the procedure meets some at any participant, it is rolled back everywhere; each participant pins what was touched in
 //! memory and fetches its blocks, while it goes on with other work. When the last block of all participants is merged, the transaction is queued
@@ -46,6 +48,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Invocation, Origin, Partition, ReplySink, WaitingId};
 use crate::net::frame::{Status, write_reply};
+use crate::procedure::{Participants, Procedure};
 
 mod coordinator;
 mod execute;
@@ -128,41 +131,43 @@ impl Link {
 impl Partition {
     /// Makes it one of the partitions of a site.
     pub fn join(&mut self, site: &Arc<Coordinator>) {
+        self.site_partitions = site.partitions();
         self.link = Some(Box::new(Link::new(Arc::clone(site))));
     }
 
     /// Queues a request that touches other partitions; false when it is for this one alone.
     #[inline]
     pub(super) fn divert<S: ReplySink>(&mut self, invocation: Invocation<'_>, sink: &mut S) -> bool {
-        let Some(link) = self.link.as_ref().filter(|link| link.site.partitions() > 1) else {
+        if self.site_partitions == 1 {
             return false;
-        };
+        }
         let Some(procedure) = self.procedures.get(invocation.procedure) else {
             return false;
         };
-        let partitions = link.site.partitions();
-        let participants = procedure.partitions(invocation.params, partitions);
+        let participants = procedure.partitions(invocation.params, self.site_partitions);
         if participants.is_only(self.id) {
             return false;
         }
+        self.divert_to(participants, invocation, sink);
+        true
+    }
+
+    #[cold]
+    fn divert_to<S: ReplySink>(&mut self, participants: Participants, invocation: Invocation<'_>, sink: &mut S) {
+        let (id, partitions) = (self.id, self.site_partitions);
+        let name = self.procedures.get(invocation.procedure).map_or("", Procedure::name);
         let beyond = participants.iter().find(|&partition| partition >= partitions);
         let refusal = if let Some(beyond) = beyond {
-            format!("{} names partition {beyond}; there are {partitions}", procedure.name())
-        } else if !participants.contains(self.id) {
+            format!("{name} names partition {beyond}; there are {partitions}")
+        } else if !participants.contains(id) {
             let all: Vec<u32> = participants.iter().collect();
-            format!(
-                "{} was sent to partition {} and takes place at {all:?}: send it to one of these",
-                procedure.name(),
-                self.id
-            )
+            format!("{name} was sent to partition {id} and takes place at {all:?}: send it to one of these")
         } else {
-            let others = participants.iter().filter(|&partition| partition != self.id);
-            let participants = std::iter::once(self.id).chain(others).map(|partition| partition as u16).collect();
-            self.submit_multi(invocation, participants);
-            return true;
+            let others = participants.iter().filter(|&partition| partition != id);
+            let participants = std::iter::once(id).chain(others).map(|partition| partition as u16).collect();
+            return self.submit_multi(invocation, participants);
         };
         self.refuse(invocation.origin, &refusal, sink);
-        true
     }
 
     fn submit_multi(&mut self, invocation: Invocation<'_>, participants: Arc<[u16]>) {
@@ -223,8 +228,9 @@ impl Partition {
         let Some(link) = &mut self.link else { return };
         if !link.held.is_empty() {
             let resolved = link.site.resolved_through(self.id);
-            let waiting = link.held.partition_point(|(number, _, _)| *number <= resolved);
-            link.answers.extend(link.held.drain(..waiting).map(|(_, origin, frame)| (origin, frame)));
+            while link.held.front().is_some_and(|&(number, ..)| number <= resolved) {
+                link.answers.extend(link.held.pop_front().map(|(_, origin, frame)| (origin, frame)));
+            }
         }
         for (connection, epoch, frames) in link.outbox.0.drain(..) {
             sink.buffer(connection, epoch).extend_from_slice(&frames);

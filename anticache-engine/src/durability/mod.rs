@@ -5,6 +5,7 @@ pub mod log_reader;
 pub mod manifest;
 pub mod multi_recovery;
 pub mod recovery;
+mod replay;
 pub mod segment;
 pub mod snapshot;
 pub mod verify;

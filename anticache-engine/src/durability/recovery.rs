@@ -1,36 +1,33 @@
 //! Recovery (paper §3.6): the last durable snapshot, then the command log from there on, give exactly the state that was acknowledged.
 //!
-//! 1. Each partition reads its snapshot file from beginning to end (`load.rs`).
-//! 2. The logs are looked through for multi-partition transactions that a crash has left in some of them only, and cut there ([`super::multi_recovery`]).
-//! 3. Each partition runs the transactions of its command log from the snapshot's sequence on again, one after the other; one that needs evicted tuples
-//!    waits for them before the next one runs; one on several partitions is run when it is next at all of them.
-//! 4. Its command log goes on behind the last of them.
+//! 1. Each partition's snapshot file is read from beginning to end (`load.rs`).
+//! 2. The transactions of the command logs from the snapshot's sequences on are run again (`replay.rs`), in each log one after the other; one that needs
+//!    evicted tuples waits for them before the next one runs. What a crash has left of a multi-partition transaction in some logs and not in
+//!    others, and what may depend on it, is not ([`super::multi_recovery`]).
+//! 3. When all have been run, the command logs go on behind the last record that was; what is behind it is given up for good. A crash in between leaves
+//!    some logs cut and others not; the next recovery finds the same cuts for the others, because what it misses in those cut is what was given up.
 //!
-//! All of this happens at the partitions side by side. Nothing that the snapshots or the logs consist of is overwritten meanwhile, so recovery can be
+//! The first two steps happen at the partitions side by side. Nothing that the snapshots or the logs consist of is overwritten meanwhile, so recovery can be
 //! interrupted and started again at any point. The order of the LRU chains is not part of a snapshot: it is the order in which tuples are read.
 
-use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::command_log::CommandLog;
-use super::log_reader::{LogSummary, Record, read_log_from};
-use super::manifest::Part;
-use super::multi_recovery::{MultiRecord, cuts};
+use super::log_reader::LogSummary;
+use super::replay::{Replayed, replay_logs};
 use super::snapshot::keeper::Keeper;
 use crate::catalog::Catalog;
 use crate::config::{Config, Log};
-use crate::error::{RecoveryError, StartError};
+use crate::error::StartError;
 use crate::io::files::Files;
 use crate::partition::Partition;
-use crate::partition::multi::{Coordinator, ReplayMeetings};
+use crate::partition::multi::Coordinator;
 use crate::procedure::ProcedureSet;
+use crate::storage::table::Table;
 
 mod load;
-
-/// Transactions replayed between two looks at what is under way at the disk.
-const REPLAYED_BETWEEN_POLLS: u64 = 16;
 
 /// What the partitions of a site are opened with.
 #[derive(Clone, Copy)]
@@ -57,22 +54,6 @@ pub struct Opened {
     pub partitions: Vec<Partition>,
 }
 
-/// What recovery keeps of the logs.
-struct Kept {
-    /// By partition, the sequence of the first record that is dropped.
-    cuts: Vec<Option<u64>>,
-    /// The lowest number that a multi-partition transaction may have from now on.
-    next_transaction: u64,
-}
-
-/// Where the threads that replay logs meet.
-struct Replays {
-    coordinator: Coordinator,
-    meetings: ReplayMeetings,
-    /// What went wrong first; what the others say follows from it.
-    problem: Mutex<Option<RecoveryError>>,
-}
-
 impl Site<'_> {
     /// All partitions of the database in the configuration's data directory: recovered from what an earlier server left there, or new.
     ///
@@ -81,9 +62,9 @@ impl Site<'_> {
     pub fn open(self) -> Result<Opened, StartError> {
         let directory = &self.config.data_dir;
         let (mut keeper, recovers) = Keeper::open(self.files, directory, self.config, self.catalog, self.schema)?;
-        let (mut partitions, next_transaction) = if recovers { self.recover(&keeper)? } else { (self.create()?, 1) };
+        let mut partitions = if recovers { self.recover(&mut keeper)? } else { self.create()? };
         keeper.ready(self.config, partitions.iter().map(Partition::first_segment))?;
-        let coordinator = Coordinator::new(self.config.partitions, next_transaction);
+        let coordinator = Coordinator::new(self.config.partitions, keeper.next_transaction());
         let coordinator = Arc::new(coordinator.map_err(StartError::system("create eventfds"))?);
         partitions.iter_mut().for_each(|partition| partition.join(&coordinator));
         Ok(Opened { keeper, coordinator, partitions })
@@ -97,183 +78,58 @@ impl Site<'_> {
         (0..self.config.partitions).map(create).collect()
     }
 
-    fn recover(self, keeper: &Keeper) -> Result<(Vec<Partition>, u64), StartError> {
-        let ids = 0..self.config.partitions;
-        let load = |id| {
-            let started = Instant::now();
-            let mut partition = load::load(self, id, keeper.part(id), keeper.generation())?;
-            let tuples = partition.tables().iter().map(|table| table.tuples().live() + table.evicted().live()).sum();
-            partition.forget_counters();
-            partition.counters.recovered_tuples = tuples;
-            partition.counters.recovered_snapshot_bytes = keeper.part(id).bytes;
-            partition.counters.recovery_us = started.elapsed().as_micros() as u64;
-            Ok(partition)
+    fn recover(self, keeper: &mut Keeper) -> Result<Vec<Partition>, StartError> {
+        let started = Instant::now();
+        let load = |id| load::load(self, id, keeper.part(id), keeper.generation());
+        let ids = (0..self.config.partitions).collect();
+        let partitions = self.each_partition(ids, load).into_iter().collect::<Result<Vec<_>, StartError>>()?;
+        let live = |table: &Table| table.tuples().live() + table.evicted().live();
+        let tuples: Vec<u64> = partitions.iter().map(|partition| partition.tables().iter().map(live).sum()).collect();
+        let mut recovered = if self.config.log == Log::Sync {
+            replay_logs(self, keeper, partitions)?
+        } else {
+            Replayed { logs: vec![LogSummary::default(); partitions.len()], partitions, next_transaction: 1 }
         };
-        let partitions = side_by_side(ids.clone(), load).into_iter().collect::<Result<Vec<_>, StartError>>()?;
-        if self.config.log == Log::Off {
-            return Ok((partitions, 1));
-        }
-        let kept = self.what_is_kept(keeper)?;
-        let coordinator = Coordinator::new(self.config.partitions, 1).map_err(StartError::system("create eventfds"))?;
-        let replays = Replays { coordinator, meetings: ReplayMeetings::default(), problem: Mutex::default() };
-        let replay = |partition: Partition| {
-            let id = partition.id();
-            self.replay_and_resume(partition, keeper.part(id), kept.cuts[id as usize], &replays)
-        };
-        let replayed = side_by_side(partitions.into_iter(), replay).into_iter().collect::<Result<Vec<_>, _>>();
-        if let Some(problem) = replays.problem.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(problem.into());
-        }
-        Ok((replayed?, kept.next_transaction))
-    }
-
-    /// Step 2. A log of one partition alone is kept whole.
-    fn what_is_kept(self, keeper: &Keeper) -> Result<Kept, RecoveryError> {
-        let partitions = self.config.partitions;
-        if partitions == 1 {
-            return Ok(Kept { cuts: vec![None], next_transaction: 1 });
-        }
-        let read = |id| {
-            let mut records = Vec::new();
-            let from = keeper.part(id).sequence;
-            read_log_from(&**self.files, &self.config.data_dir, id, from, |record| {
-                let sequence = record.sequence;
-                let multi = record.multi.map(|multi| (multi.transaction, multi.participants));
-                let multi =
-                    multi.map(|(transaction, participants)| MultiRecord { sequence, transaction, participants });
-                records.extend(multi);
-                ControlFlow::Continue(())
-            })?;
-            Ok(records)
-        };
-        let logs = side_by_side(0..partitions, read).into_iter().collect::<Result<Vec<_>, RecoveryError>>()?;
-        let last = logs.iter().flatten().map(|record| record.transaction).max();
-        Ok(Kept { cuts: cuts(&logs), next_transaction: last.map_or(1, |last| last + 1) })
-    }
-
-    /// Steps 3 and 4.
-    fn replay_and_resume(
-        self,
-        partition: Partition,
-        part: &Part,
-        cut: Option<u64>,
-        replays: &Replays,
-    ) -> Result<Partition, StartError> {
-        let (id, directory) = (partition.id(), &self.config.data_dir);
-        let (started, mut counters) = (Instant::now(), *partition.counters());
-        let mut seat = Seat { replays, id, stays: false };
-        let (mut partition, log) = self.replay_log(partition, part, cut, replays).map_err(|problem| {
-            let mut first = replays.problem.lock().unwrap_or_else(PoisonError::into_inner);
-            let text = problem.to_string();
-            first.get_or_insert(problem);
-            RecoveryError::Load { partition: id, problem: text }
-        })?;
-        seat.stays = true;
-        let (bytes, names) = (self.config.log_segment_bytes, self.procedures.names());
-        let next_sequence = cut.unwrap_or(log.next_sequence);
-        let resumed = CommandLog::resume(self.files, directory, id, bytes, names, log.next_segment(), next_sequence);
-        partition.set_log(self.config, resumed.map_err(StartError::system("continue the command log"))?);
-        partition.forget_counters();
-        counters.recovery_us += started.elapsed().as_micros() as u64;
-        counters.recovered_log_records = next_sequence - part.sequence;
-        counters.recovered_log_bytes = log.bytes;
-        partition.counters = counters;
-        Ok(partition)
-    }
-
-    fn replay_log(
-        self,
-        partition: Partition,
-        part: &Part,
-        cut: Option<u64>,
-        replays: &Replays,
-    ) -> Result<(Partition, LogSummary), RecoveryError> {
-        let (id, directory) = (partition.id(), &self.config.data_dir);
-        let disk = partition.ring().event().try_clone_to_owned().map_err(RecoveryError::io(directory))?;
-        let mut problem = None;
-        // It is moved to whoever runs a transaction with several partitions, and comes back.
-        let mut own = Some(Box::new(partition));
-        let summary = read_log_from(&**self.files, directory, id, part.sequence, |record| {
-            if cut.is_some_and(|cut| record.sequence >= cut) {
-                return ControlFlow::Break(());
+        keeper.seen_below(recovered.next_transaction);
+        for ((partition, log), tuples) in recovered.partitions.iter_mut().zip(recovered.logs).zip(tuples) {
+            if self.config.log == Log::Sync {
+                self.resume_log(partition, &log)?;
             }
-            let outcome = replay_record(&mut own, &record, replays, std::os::fd::AsFd::as_fd(&disk));
-            let Err(what) = outcome else { return ControlFlow::Continue(()) };
-            let (sequence, procedure) = (record.sequence, record.procedure.to_owned());
-            problem = Some(RecoveryError::Replay { partition: id, sequence, procedure, problem: what });
-            ControlFlow::Break(())
-        });
-        if let Some(problem) = problem {
-            return Err(problem);
+            partition.forget_counters();
+            let snapshot_bytes = keeper.part(partition.id()).bytes;
+            let counters = &mut partition.counters;
+            counters.recovery_us = started.elapsed().as_micros() as u64;
+            counters.recovered_snapshot_bytes = snapshot_bytes;
+            counters.recovered_tuples = tuples;
+            counters.recovered_log_records = log.records;
+            counters.recovered_log_bytes = log.bytes;
         }
-        let summary = summary?;
-        if part.first_segment.is_some_and(|first| summary.last_segment.is_none_or(|last| last < first)) {
-            let first = part.first_segment.unwrap_or(0);
-            return Err(RecoveryError::Directory {
-                directory: directory.clone(),
-                problem: format!("segment {first} of the command log of partition {id} is missing, and all behind it"),
-            });
+        Ok(recovered.partitions)
+    }
+
+    /// Step 3.
+    fn resume_log(self, partition: &mut Partition, log: &LogSummary) -> Result<(), StartError> {
+        let (files, directory, id) = (self.files, &self.config.data_dir, partition.id());
+        let (bytes, names) = (self.config.log_segment_bytes, self.procedures.names());
+        let resumed = CommandLog::resume(files, directory, id, bytes, names, log.next_segment(), log.next_sequence);
+        partition.set_log(self.config, resumed.map_err(StartError::system("continue the command log"))?);
+        Ok(())
+    }
+
+    /// Does something for each partition: side by side, or one after the other where the order must be reproducible.
+    pub(super) fn each_partition<T: Send, R: Send>(self, given: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+        if self.files.is_simulated() || given.len() == 1 {
+            return given.into_iter().map(work).collect();
         }
-        let lost =
-            || RecoveryError::Load { partition: id, problem: "it was lost with the thread of another".to_owned() };
-        Ok((*own.ok_or_else(lost)?, summary))
+        std::thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> = given.into_iter().map(|given| scope.spawn(move || work(given))).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        })
     }
-}
-
-fn replay_record(
-    own: &mut Option<Box<Partition>>,
-    record: &Record<'_>,
-    replays: &Replays,
-    disk: std::os::fd::BorrowedFd<'_>,
-) -> Result<(), String> {
-    let Some(mut partition) = own.take() else {
-        return Err("the partition was lost with the thread of another".to_owned());
-    };
-    if record.multi.is_some() {
-        let (back, outcome) = replays.meetings.replay(&replays.coordinator, partition, disk, record);
-        *own = back;
-        return outcome;
-    }
-    let outcome = match partition.procedures.number(record.procedure) {
-        Some(procedure) => partition.replay(procedure, record.params),
-        None => Err("the server has no procedure of this name".to_owned()),
-    };
-    if record.sequence.is_multiple_of(REPLAYED_BETWEEN_POLLS) {
-        partition.poll_quietly();
-    }
-    *own = Some(partition);
-    outcome
-}
-
-/// A thread's place at the meetings: who gives up, or panics, leaves it, and nobody waits for it.
-struct Seat<'a> {
-    replays: &'a Replays,
-    id: u32,
-    stays: bool,
-}
-
-impl Drop for Seat<'_> {
-    fn drop(&mut self) {
-        if !self.stays {
-            self.replays.coordinator.leave(self.id);
-        }
-    }
-}
-
-/// Does something for each partition at once; for one alone, in this thread.
-fn side_by_side<In: Send, Out: Send>(
-    partitions: impl ExactSizeIterator<Item = In>,
-    work: impl Fn(In) -> Out + Sync,
-) -> Vec<Out> {
-    if partitions.len() == 1 {
-        return partitions.map(work).collect();
-    }
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = partitions.map(|partition| scope.spawn(move || work(partition))).collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
-        ended.map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    })
 }
 
 /// A line for whoever starts the server.

@@ -58,6 +58,8 @@ pub(super) struct KeeperThread {
     site: Arc<Coordinator>,
     inbox: Receiver<Message>,
     partitions: Vec<Teller>,
+    /// What became of the snapshot before.
+    last: Option<(u64, Verdict)>,
     interval: Option<Duration>,
     next_at: Option<Instant>,
     /// Clients that wait for the snapshot under way, and those that came later and wait for the next one.
@@ -79,8 +81,8 @@ impl KeeperThread {
         let interval = automatic.then(|| Duration::from_secs(config.snapshot_interval_s));
         let next_at = interval.map(|interval| Instant::now() + interval);
         let (waiting, waiting_next) = (Vec::new(), Vec::new());
-        let site = Arc::clone(site);
-        Self { keeper, site, inbox, partitions, interval, next_at, waiting, waiting_next, reported: None }
+        let (site, last) = (Arc::clone(site), None);
+        Self { keeper, site, inbox, partitions, last, interval, next_at, waiting, waiting_next, reported: None }
     }
 
     pub(super) fn run(mut self) {
@@ -110,9 +112,16 @@ impl KeeperThread {
         self.waiting = std::mem::take(&mut self.waiting_next);
         match self.keeper.begin() {
             // At one point of the order of multi-partition transactions: a snapshot has each of them at all its participants, or at none.
-            Ok(Begun { generation, files }) => self.site.barrier(move |partition| {
-                partition.begin_snapshot(generation, Arc::clone(&files[partition.id() as usize]));
-            }),
+            Ok(Begun { generation, files }) => {
+                let last = self.last;
+                self.site.barrier(move |partition| {
+                    // The barrier may come before the order that says so.
+                    if let Some((generation, verdict)) = last {
+                        partition.end_snapshot(generation, verdict);
+                    }
+                    partition.begin_snapshot(generation, Arc::clone(&files[partition.id() as usize]));
+                });
+            }
             Err(error) => {
                 self.next_at = Some(Instant::now() + self.interval.unwrap_or(RETRY_INTERVAL));
                 self.failed(&format!("no snapshot can be begun: {error}"));
@@ -124,6 +133,7 @@ impl KeeperThread {
         let Some(Outcome { generation, verdict, problem }) = self.keeper.part_ended(partition, ended) else {
             return;
         };
+        self.last = Some((generation, verdict));
         for teller in &self.partitions {
             teller.tell(Order::End(generation, verdict));
         }

@@ -31,6 +31,8 @@ pub struct PartSnapshot {
     pub first_segment: Option<u64>,
     /// Length of the snapshot file.
     pub bytes: u64,
+    /// Above the number of every multi-partition transaction that it contains.
+    pub next_transaction: u64,
 }
 
 /// A partition's part in a snapshot has ended.
@@ -77,6 +79,7 @@ struct Run {
     owner: Owner,
     sequence: u64,
     first_segment: Option<u64>,
+    next_transaction: u64,
     stream: Stream,
     phase: Phase,
     tables: usize,
@@ -200,6 +203,7 @@ impl Partition {
             owner,
             sequence,
             first_segment,
+            next_transaction: self.next_transaction(),
             stream,
             phase: Phase::Tables(0),
             tables: self.tables.len(),
@@ -393,10 +397,11 @@ impl Partition {
         {
             run.phase = Phase::Syncs(left - 1);
             if left == 1 {
-                let Run { sequence, first_segment, .. } = run;
+                let Run { sequence, first_segment, next_transaction, .. } = run;
                 let bytes = run.stream.bytes;
+                let part = PartSnapshot { sequence, first_segment, bytes, next_transaction };
                 match &run.problem {
-                    None => self.snapshot_part_ended(&mut run, Ok(PartSnapshot { sequence, first_segment, bytes })),
+                    None => self.snapshot_part_ended(&mut run, Ok(part)),
                     Some(_) => run.phase = Phase::Discard(0),
                 }
             }

@@ -35,6 +35,10 @@
 //! the group that is being written or in the one under construction with no group kept before it. A transaction that wrote nothing but saw what
 //! is not durable is counted among the unresolved ones without a record.
 //!
+//! **Snapshots.** A snapshot begins at all partitions in a barrier, so a transaction is in the parts of all its participants or of none, executed and
+//! perhaps not resolved. It counts only when every partition's log is durable up to where its part begins
+//! ([`crate::durability::snapshot`]), and then everything in it is resolved.
+//!
 //! **Failures.** When the log of a partition fails, the unresolved transactions that it took part in fail, and with them the logs of their
 //! participants, for the reason above. Partitions that it shares none with go on.
 
@@ -54,7 +58,7 @@ pub mod votes;
 
 pub use coordinator::{Coordinator, Item};
 pub use execute::run_queued;
-pub use replay::{ReplayMeetings, replay_multi};
+pub use replay::{LoggedMulti, ReplayError, ReplayMeetings, ReplaySeat, replay_multi};
 
 /// A panic elsewhere ends its own thread, which is reported; what it guarded is consistent between statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -197,6 +201,11 @@ impl Partition {
         if let (Some(link), Some(through)) = (&self.link, through) {
             link.site.durable(self.id as u16, through);
         }
+    }
+
+    /// Above the number of every multi-partition transaction so far; 1 in a partition that is alone.
+    pub(crate) fn next_transaction(&self) -> u64 {
+        self.link.as_ref().map_or(1, |link| link.site.next_number())
     }
 
     /// Whether every multi-partition transaction that this partition executed up to a number is resolved.

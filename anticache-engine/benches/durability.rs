@@ -27,7 +27,7 @@ const ROW_BYTES: usize = 1000;
 const DRAWN: usize = 1 << 19;
 const BATCH: usize = 64;
 /// Requests without a reply at any time.
-const OUTSTANDING: usize = 1024;
+const OUTSTANDING: usize = 16 << 10;
 
 #[derive(Parser)]
 struct Arguments {

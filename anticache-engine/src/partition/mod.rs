@@ -237,7 +237,7 @@ impl Partition {
         procedures: ProcedureSet,
         anticache: Option<AntiCache>,
     ) -> Result<Self, StartError> {
-        let snapshots = Snapshots::new(config);
+        let snapshots = Snapshots::new(config, !files.is_simulated());
         let staging_bytes = anticache.as_ref().map_or(0, AntiCache::staging_bytes) + snapshots.reserved_bytes();
         let budget_bytes = config.partition_budget_bytes();
         let mut meter = MemoryMeter::new(budget_bytes, staging_bytes);
@@ -694,12 +694,13 @@ impl Partition {
 
     /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`] does not fire.
     pub fn poll_after(&self) -> Option<Duration> {
-        if !self.ready.is_empty() || self.snapshots.can_step() {
+        if !self.ready.is_empty() {
             return Some(Duration::ZERO);
         }
+        let step_due = self.snapshots.steps_in(self.executed());
         let group_due = self.log.as_ref().and_then(|log| log.due(Instant::now()));
         let blocks_due = self.anticache.as_ref().and_then(AntiCache::idle_for);
-        group_due.into_iter().chain(blocks_due).min()
+        group_due.into_iter().chain(blocks_due).chain(step_due).min()
     }
 
     /// Whether the replies to some of a connection's requests have yet to be written.

@@ -1,7 +1,7 @@
 //! One partition's part in a snapshot: begun between two transactions, carried on a step at a time.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::format::{BLOCK_ITEM_BYTES, Beginning, EXTENT_HEADER_BYTES, Kind, Owner, write_block};
 use super::stream::{BUFFERS, Stream};
@@ -21,6 +21,9 @@ const SYNC_BLOCKS: u32 = 2;
 
 /// Extents are a 64th of the budget, within these bounds: the lower one holds the longest row, the upper one is copied in a fraction of a millisecond.
 const EXTENT_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
+
+/// While transactions run, a snapshot leaves them this many times as long as its last step took before it takes the next one.
+const PACE: u32 = 3;
 
 /// What a partition has contributed to a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +90,14 @@ struct Run {
     problem: Option<String>,
 }
 
+/// When the next step may be taken.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// Transactions executed when the last step ended: when there are no more, there is nobody to leave time to.
+    executed: u64,
+    next_at: Instant,
+}
+
 /// What a partition keeps for its snapshots.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
@@ -96,6 +107,7 @@ pub(crate) struct Snapshots {
     buffers: Vec<AlignedBuf>,
     run: Option<Run>,
     ended: Option<Ended>,
+    pace: Option<Pace>,
     /// Bytes of the command log when the last snapshot began.
     log_bytes_at_last: u64,
     /// Why no snapshot can be taken any more: the block file could not be synced, and what was written before never counts as durable.
@@ -103,7 +115,8 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    pub(crate) fn new(config: &Config) -> Self {
+    /// `paced` = transactions get their share of the time; not where everything must happen in an order that a seed decides.
+    pub(crate) fn new(config: &Config, paced: bool) -> Self {
         let part = usize::try_from(config.partition_budget_bytes() / 64).unwrap_or(usize::MAX / 4);
         let extent_bytes = part.next_power_of_two().clamp(*EXTENT_BYTES.start(), *EXTENT_BYTES.end());
         let automatic = config.snapshot_interval_s > 0 || config.snapshot_log_bytes > 0;
@@ -113,6 +126,7 @@ impl Snapshots {
             buffers: Vec::new(),
             run: None,
             ended: None,
+            pace: paced.then(|| Pace { executed: 0, next_at: Instant::now() }),
             log_bytes_at_last: 0,
             unsyncable: None,
         }
@@ -136,8 +150,14 @@ impl Snapshots {
         if self.reserved || self.run.is_some() { self.staging_bytes() } else { 0 }
     }
 
-    /// Whether the next step can be taken at once.
-    pub(crate) fn can_step(&self) -> bool {
+    /// How long until the next step can be taken, when transactions were `executed` so far; None when something else has to happen before.
+    pub(crate) fn steps_in(&self, executed: u64) -> Option<Duration> {
+        let pause = self.pace.filter(|pace| pace.executed != executed);
+        let pause = pause.map_or(Duration::ZERO, |pace| pace.next_at.saturating_duration_since(Instant::now()));
+        self.can_step().then_some(pause)
+    }
+
+    fn can_step(&self) -> bool {
         self.run.as_ref().is_some_and(|run| match run.phase {
             Phase::Tables(_) | Phase::Blocks(_) | Phase::End => run.stream.has_buffer(),
             Phase::Discard(at) => at < run.tables || run.stream.in_flight() == 0,
@@ -256,8 +276,17 @@ impl Partition {
         }
     }
 
-    /// Carries a snapshot on by one step: at most one extent is copied.
+    /// Transactions executed so far, restarts included.
+    pub(crate) fn executed(&self) -> u64 {
+        self.counters.committed + self.counters.aborted + self.counters.restarted
+    }
+
+    /// Carries a snapshot on by one step, if it is time: at most one extent is copied.
     pub(crate) fn step_snapshot(&mut self) {
+        let executed = self.executed();
+        if self.snapshots.steps_in(executed).is_some_and(|pause| !pause.is_zero()) {
+            return;
+        }
         let Some(mut run) = self.snapshots.run.take() else {
             return;
         };
@@ -270,8 +299,11 @@ impl Partition {
         }
         run.stream.quota_bytes = usize::MAX;
         self.snapshots.run = Some(run);
-        self.counters.snapshot_step_us_max =
-            self.counters.snapshot_step_us_max.max(started.elapsed().as_micros() as u64);
+        let elapsed = started.elapsed();
+        if let Some(pace) = &mut self.snapshots.pace {
+            *pace = Pace { executed, next_at: Instant::now() + PACE * elapsed };
+        }
+        self.counters.snapshot_step_us_max = self.counters.snapshot_step_us_max.max(elapsed.as_micros() as u64);
     }
 
     fn notice_problems(&mut self, run: &mut Run) {

@@ -11,7 +11,7 @@ use crate::catalog::TableId;
 use crate::storage::tuples::{NO_TUPLE, TupleId, flag};
 
 /// Slots or entries that one call visits at most, so that long stretches without tuples do not make it long.
-const VISITS: u32 = 1 << 15;
+const VISITS: u32 = 1 << 12;
 /// Memory that is kept for what is saved ahead, once it was written out.
 const KEPT_BYTES: usize = 256 << 10;
 

@@ -114,7 +114,12 @@ impl Database {
         match answer.status {
             Status::Committed => Ok(answer.payload),
             Status::Aborted => Err(String::from_utf8(answer.payload).unwrap()),
-            other => panic!("{other:?}: {}; {input:?}", String::from_utf8_lossy(&answer.payload)),
+            other => panic!(
+                "{other:?}: {}; {input:?}; {:?} {:?}",
+                String::from_utf8_lossy(&answer.payload),
+                self.partition.gauges(),
+                self.partition.tables().iter().map(|t| (t.def().name.clone(), t.tuples().live(), t.tuples().allocated_bytes(), t.values().map(|v| (v.allocated_bytes(), v.used_bytes())), t.index_bytes(), t.evicted().allocated_bytes(), t.free_bytes())).collect::<Vec<_>>()
+            ),
         }
     }
 

@@ -21,8 +21,6 @@ const SCALE: Scale = Scale { warehouses: 2, items: 200, customers_per_district: 
 const START_US: i64 = 1_400_000_000_000_000;
 /// Holds what cannot be evicted and a small part of the rest.
 const TIGHT_BYTES: u64 = 5 << 19;
-/// And what fifty transactions that wait want to keep in memory together.
-const SHARED_BYTES: u64 = 3 << 20;
 
 /// Inputs of twenty terminals, taking turns.
 fn inputs(mix: Mix, count: usize) -> Vec<Input> {
@@ -99,10 +97,10 @@ fn many_outstanding_transactions_stay_consistent() {
         (Merge::Block, Log::Off, Mix::HomeOnly),
         (Merge::Tuple, Log::Sync, Mix::HomeOnly),
     ] {
-        let mut database = Database::load(Variant::evicting(AntiCaching::Alru, merge, log, SHARED_BYTES), SCALE);
+        let mut database = Database::load(Variant::evicting(AntiCaching::Alru, merge, log, TIGHT_BYTES), SCALE);
         let inputs = inputs(mix, 4600);
         let (mut committed, mut rolled_back) = (0, 0);
-        for batch in inputs.chunks(50) {
+        for batch in inputs.chunks(100) {
             for answer in database.execute_all(batch) {
                 let input = &batch[answer.token as usize];
                 match answer.status {

@@ -12,7 +12,7 @@ use super::execute::{Attempt, attempt, undo_all};
 use super::meeting::Meeting;
 use super::{Outbox, lock};
 use crate::partition::waiting::Waiter;
-use crate::partition::{MAX_RESTARTS, Partition, Waiting};
+use crate::partition::{Age, MAX_RESTARTS, Partition, Waiting};
 
 /// Executes a logged transaction, which committed when it was logged, and nothing is logged or answered. `partitions` has its participants in the
 /// order of the record, the base partition first. Waits for the disk where tuples are evicted or memory is short.
@@ -46,7 +46,7 @@ pub fn replay_multi(partitions: &mut [&mut Partition], procedure: &str, params: 
             }
             Attempt::NeedMemory { place, table } => {
                 undo_all(partitions);
-                let room = partitions[place].make_room_to_rerun(usize::from(table), restarts, &mut Outbox::default());
+                let room = partitions[place].make_room_to_rerun(usize::from(table), (restarts, Age::OLDEST), &mut Outbox::default());
                 room.map_err(|refusal| format!("{procedure}: {refusal}"))?;
             }
         }
@@ -59,7 +59,7 @@ fn fetch(partitions: &mut [&mut Partition]) -> Result<(), String> {
     let ids: Vec<_> = partitions
         .iter_mut()
         .map(|partition| {
-            let id = partition.park(Waiting::new(Waiter::Replay));
+            let id = partition.park(Waiting::new(Waiter::Replay, Age::OLDEST));
             partition.keep_footprint(id);
             partition.start_fetches();
             id

@@ -1,10 +1,10 @@
 //! Delivery (clause 2.7): the oldest undelivered order of each of a warehouse's districts, all in one transaction.
 
-use super::{DISTRICTS, NO_WAREHOUSE, TpccProcedure, Warehouses, handles, on, params, refusal};
+use super::{DISTRICTS, NO_WAREHOUSE, handles, on, params, participants, refusal};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::Procedure;
+use crate::procedure::{Participants, Procedure};
 use crate::storage::ordered_index::Direction;
 use crate::txn::{Abort, Matches, TupleRef, TxnContext};
 
@@ -43,7 +43,7 @@ impl Delivery {
 
     /// Looks up a district's oldest undelivered order and its lines, and reads nothing of them: they may be evicted.
     fn due(&self, txn: &mut TxnContext<'_>, w_id: i16, d_id: i8) -> Result<Option<Due>, Abort> {
-        let partition = on(txn, w_id);
+        let partition = on(txn, w_id)?;
         let district = KeyBuf::new().i16(w_id).i8(d_id);
         let (table, by_id) = (self.new_orders.table, self.new_orders.by_id);
         let oldest = partition.scan(table, by_id, &district, &district, Direction::Ascending, 1)?;
@@ -60,7 +60,7 @@ impl Delivery {
     }
 
     fn deliver(&self, txn: &mut TxnContext<'_>, input: &params::Delivery, due: &Due) -> Result<(), Abort> {
-        let partition = on(txn, input.w_id);
+        let partition = on(txn, input.w_id)?;
         let c_id = partition.integer(due.order, self.orders.o_c_id)? as i32;
         partition.set_integer(due.order, self.orders.o_carrier_id, i64::from(input.carrier_id))?;
         let mut amount_cents = 0;
@@ -88,9 +88,13 @@ impl Procedure for Delivery {
         Some((self.warehouse.table, params.get(..2)?))
     }
 
+    fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
+        params::home(params).map_or(Participants::OWN, |w_id| participants(w_id, std::iter::empty(), partitions))
+    }
+
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::Delivery::decode(params)?;
-        on(txn, input.w_id).lookup(self.warehouse.table, &KeyBuf::new().i16(input.w_id)).ok_or(NO_WAREHOUSE)?;
+        on(txn, input.w_id)?.lookup(self.warehouse.table, &KeyBuf::new().i16(input.w_id)).ok_or(NO_WAREHOUSE)?;
         let mut all = [None; DISTRICTS as usize];
         for (due, d_id) in all.iter_mut().zip(1..) {
             *due = self.due(txn, input.w_id, d_id)?;
@@ -103,11 +107,5 @@ impl Procedure for Delivery {
             txn.reply(&o_id.to_le_bytes());
         }
         Ok(())
-    }
-}
-
-impl TpccProcedure for Delivery {
-    fn warehouses(&self, params: &[u8]) -> Result<Warehouses, Abort> {
-        Ok(Warehouses::of(params::Delivery::decode(params)?.w_id, std::iter::empty()))
     }
 }

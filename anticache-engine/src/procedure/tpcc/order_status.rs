@@ -1,11 +1,11 @@
 //! Order-Status (clause 2.6): a customer's newest order and its lines.
 
 use super::reply::Reply;
-use super::{TpccProcedure, Warehouses, customer, handles, on, params, refusal};
+use super::{customer, handles, on, params, participants, refusal};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::Procedure;
+use crate::procedure::{Participants, Procedure};
 use crate::storage::ordered_index::Direction;
 use crate::txn::{Abort, TxnContext};
 
@@ -37,7 +37,7 @@ impl OrderStatus {
         c_id: i32,
         reply: &mut Reply,
     ) -> Result<(), Abort> {
-        let partition = on(txn, input.w_id);
+        let partition = on(txn, input.w_id)?;
         let district = KeyBuf::new().i16(input.w_id).i8(input.d_id);
         let of_customer = district.i32(c_id);
         let (table, by_customer) = (self.orders.table, self.orders.by_customer);
@@ -77,11 +77,15 @@ impl Procedure for OrderStatus {
         Some((self.customer.table, params.get(..7)?))
     }
 
+    fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
+        params::home(params).map_or(Participants::OWN, |w_id| participants(w_id, std::iter::empty(), partitions))
+    }
+
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::OrderStatus::decode(params)?;
         let customer = customer::find(txn, &self.customer, input.w_id, input.d_id, &input.customer)?;
         let mut reply = Reply::new();
-        let partition = on(txn, input.w_id);
+        let partition = on(txn, input.w_id)?;
         let c_id = partition.integer(customer, self.customer.c_id)?;
         reply.number::<4>(c_id);
         reply.number::<8>(partition.integer(customer, self.customer.c_balance)?);
@@ -91,11 +95,5 @@ impl Procedure for OrderStatus {
         self.newest_order(txn, &input, c_id as i32, &mut reply)?;
         txn.reply(reply.as_slice());
         Ok(())
-    }
-}
-
-impl TpccProcedure for OrderStatus {
-    fn warehouses(&self, params: &[u8]) -> Result<Warehouses, Abort> {
-        Ok(Warehouses::of(params::OrderStatus::decode(params)?.w_id, std::iter::empty()))
     }
 }

@@ -144,6 +144,23 @@ pub enum RecoveryError {
         /// What it ended with.
         problem: String,
     },
+    /// A record of the command log that no multi-partition transaction of this database can have left.
+    #[error(
+        "partition {partition}: transaction {sequence} of the command log is number {transaction} of those on several partitions, at {participants:?}, \
+         {problem}: the logs in the data directory are not all of one database"
+    )]
+    Participants {
+        /// Partition.
+        partition: u32,
+        /// Its place in the command log.
+        sequence: u64,
+        /// Its number.
+        transaction: u64,
+        /// Where it took place.
+        participants: Vec<u16>,
+        /// Why that cannot be.
+        problem: String,
+    },
     /// What was recovered does not fit in memory, or cannot be brought there.
     #[error("partition {partition}: {problem}")]
     Load {

@@ -78,7 +78,14 @@ fn run(database: &mut Database, model: &mut Model, ops: &[Op]) {
             Ok(payload) => (Status::Committed, payload),
             Err(reason) => (Status::Aborted, reason.as_bytes().to_vec()),
         };
-        assert_eq!((answer.status, &answer.payload), (status, &payload), "{op:?}: {}", answer.text());
+        assert_eq!(
+            (answer.status, &answer.payload),
+            (status, &payload),
+            "{op:?}: {} {:?} {:?}",
+            answer.text(),
+            database.partition.gauges(),
+            database.partition.counters()
+        );
     }
 }
 
@@ -153,7 +160,7 @@ proptest! {
 }
 
 /// Long churn: the file stays within a quarter and a little of the blocks that were needed at most; in the background, of what the tuples
-/// would fill, each block at least half.
+/// would fill by half.
 #[test]
 fn the_file_stays_bounded_under_churn() {
     for (merge, compaction) in [
@@ -180,7 +187,7 @@ fn the_file_stays_bounded_under_churn() {
         let what = format!("{merge:?}, {compaction:?}: {gauges:?} {counters:?}");
         assert!(gauges.blocks_high_water <= most_blocks * 5 / 4 + 8, "{most_blocks} at most; {what}");
         if compaction == Compaction::Background {
-            assert!(gauges.blocks_live <= gauges.blocks_needed * 2 + 8, "{what}");
+            assert!(gauges.blocks_live <= gauges.blocks_needed * 3 / 2 + 8, "{what}");
             assert_eq!(counters.compactions, 0, "{what}");
             assert!(merge == Merge::Block || counters.compactions_background > 50, "{what}");
         }

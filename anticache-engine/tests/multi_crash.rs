@@ -18,7 +18,7 @@ use anticache_engine::durability::multi_recovery::{MultiRecord, cuts};
 use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::partition::Partition;
-use anticache_engine::partition::multi::{Coordinator, ReplayMeetings, replay_multi};
+use anticache_engine::partition::multi::{LoggedMulti, ReplayMeetings, replay_multi};
 use cluster::{Cluster, Model, Op, Outcome, expected, op, token_of};
 use proptest::prelude::*;
 
@@ -295,15 +295,15 @@ fn threads_replay_the_logs_side_by_side() {
     assert_eq!(cut(&mut logs), 0);
     let empty = Config { log: Log::Off, data_dir: directory.path().join("recovered"), ..config };
     let mut recovered = Cluster::create_on(&files, 3, &empty);
-    let (site, meetings) = (Coordinator::new(3, 1).unwrap(), ReplayMeetings::default());
+    let meetings = ReplayMeetings::new(3).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = recovered
             .partitions
             .drain(..)
             .zip(&logs)
             .map(|(partition, log)| {
-                let (site, meetings) = (&site, &meetings);
-                scope.spawn(move || replay_in_thread(site, meetings, Box::new(partition), log))
+                let meetings = &meetings;
+                scope.spawn(move || replay_in_thread(meetings, Box::new(partition), log))
             })
             .collect();
         recovered.partitions = threads.into_iter().map(|thread| *thread.join().unwrap()).collect();
@@ -312,21 +312,15 @@ fn threads_replay_the_logs_side_by_side() {
     recovered.check();
 }
 
-fn replay_in_thread(
-    site: &Coordinator,
-    meetings: &ReplayMeetings,
-    mut partition: Box<Partition>,
-    log: &[Logged],
-) -> Box<Partition> {
-    let disk = partition.ring().event().try_clone_to_owned().unwrap();
+fn replay_in_thread(meetings: &ReplayMeetings, mut partition: Box<Partition>, log: &[Logged]) -> Box<Partition> {
+    let seat = meetings.seat(&partition).unwrap();
     for record in log {
         let Some((transaction, participants)) = &record.multi else {
             replay_multi(&mut [&mut partition], &record.procedure, &record.params).unwrap();
             continue;
         };
-        let event = std::os::fd::AsFd::as_fd(&disk);
-        let (back, outcome) =
-            meetings.replay(site, partition, event, *transaction, participants, &record.procedure, &record.params);
+        let (transaction, procedure, params) = (*transaction, record.procedure.as_str(), record.params.as_slice());
+        let (back, outcome) = seat.replay(partition, &LoggedMulti { transaction, participants, procedure, params });
         outcome.unwrap();
         partition = back.unwrap();
     }

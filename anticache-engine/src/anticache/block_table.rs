@@ -54,7 +54,7 @@ impl BlockState {
 
     /// Bytes that they take, supposing that they are as long as the others.
     pub fn live_bytes(&self) -> u64 {
-        let tuples_bytes = u64::from(self.used_bytes) - super::block::BLOCK_HEADER_BYTES as u64;
+        let tuples_bytes = u64::from(self.used_bytes).saturating_sub(super::block::BLOCK_HEADER_BYTES as u64);
         (tuples_bytes * u64::from(self.live())).div_ceil(u64::from(self.tuples).max(1))
     }
 }

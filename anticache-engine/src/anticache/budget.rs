@@ -56,8 +56,8 @@ impl Partition {
             }
         }
         let evicted = self.counters.evicted_blocks > before.0;
-        if !evicted && self.should_evict(started) && self.evict(Cause::Check) == Evicted::Block {
-            self.poll_again();
+        if !evicted && self.should_evict(started) {
+            self.evict(Cause::Check);
         }
         if before != (self.counters.evicted_blocks, self.counters.released_chunks) {
             self.pauses.add(PauseKind::Eviction, started);

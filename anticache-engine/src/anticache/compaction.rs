@@ -1,12 +1,12 @@
-//! Background compaction (paper §6.2): what is left in several blocks with holes is put together in a new block, and never comes into memory on the
-//! way.
+//! Background compaction (paper §6.2): what is left in several blocks with holes is put together in fewer new blocks, one after the other, and never
+//! comes into memory on the way.
 //!
 //! 1. look through the Block Table, some blocks at a time, for the blocks of each table that hold least; when holes were made since;
-//! 2. choose a table of which several fit into one block, and read these one after the other, while no fetch waits for a buffer;
-//! 3. copy the tuples that are not holes into the new block; their Evicted Table entries keep their numbers;
+//! 2. choose a table of which several fit into fewer blocks, and read these one after the other, while no fetch waits for a buffer;
+//! 3. copy the tuples that are not holes into the new block until it is full; their Evicted Table entries keep their numbers;
 //! 4. write it;
 //! 5. when it is stored, point to it the entries that still refer to where their tuple was copied from, and delete the blocks that nothing refers to
-//!    any more.
+//!    any more; go on with the rest in the next new block.
 //!
 //! Until step 5 nothing has changed: a tuple merged back meanwhile is simply a hole in the new block, a fetch of an old block goes on as usual (and
 //! keeps that block's tuples where they are), and a write error leaves everything as it was. A block that cannot be read, or in which anything
@@ -29,8 +29,10 @@ use crate::storage::table::Table;
 const LOOKS_PER_TURN: usize = 256;
 /// Blocks looked at for every hole made: what a search costs is bounded by what there is to find.
 const LOOKS_PER_HOLE: usize = 16;
-/// Most blocks that become one.
+/// Most blocks that are compacted together.
 const MOST_SOURCES: usize = 16;
+/// Of so many blocks read, one at least is saved.
+const SOURCES_PER_SAVED: usize = 4;
 /// Buffers that a compaction holds at most: the new block and the one being read.
 const BUFFERS: usize = 2;
 
@@ -67,8 +69,9 @@ enum Stage {
 struct Run {
     identity: BlockIdentity,
     stage: Stage,
-    /// Blocks to read.
+    /// Blocks to read, for this new block and those after it.
     sources: VecDeque<BlockIdentity>,
+    is_full: bool,
     /// Blocks whose tuples were copied.
     taken: Vec<BlockIdentity>,
     copied: Vec<Copied>,
@@ -169,18 +172,22 @@ impl Compactor {
     }
 }
 
-/// The blocks of the table of which most fit into one block; none when no two do.
+/// The emptiest blocks of the table of which most can be saved; none when that is not worth its reads.
 fn choose(mut candidates: Vec<Candidate>, capacity_bytes: u64) -> Vec<BlockIdentity> {
     candidates.sort_by_key(|candidate| (candidate.identity.table, candidate.live_bytes, candidate.identity.block_id));
-    let groups = candidates.chunk_by(|a, b| a.identity.table == b.identity.table).map(|group| {
+    let mut best = (0, [].as_slice());
+    for group in candidates.chunk_by(|a, b| a.identity.table == b.identity.table) {
         let mut sum_bytes = 0;
-        let fitting = group.iter().take_while(|candidate| {
+        for (at, candidate) in group.iter().enumerate() {
             sum_bytes += candidate.live_bytes;
-            sum_bytes <= capacity_bytes
-        });
-        fitting.map(|candidate| candidate.identity).collect::<Vec<_>>()
-    });
-    groups.filter(|group| group.len() > 1).max_by_key(Vec::len).unwrap_or_default()
+            let (read, written) = (at + 1, sum_bytes.div_ceil(capacity_bytes).max(1) as usize);
+            let saved = read.saturating_sub(written);
+            if saved > best.0 && saved * SOURCES_PER_SAVED >= read {
+                best = (saved, &group[..read]);
+            }
+        }
+    }
+    best.1.iter().map(|candidate| candidate.identity).collect()
 }
 
 /// Step 3: the tuples of a block that are not holes.
@@ -241,7 +248,8 @@ impl Partition {
         };
         let stage = Stage::Filling(BlockBuilder::new(identity, buffer));
         let (taken, copied) = (Vec::with_capacity(sources.len()), Vec::new());
-        compactor.run = Some(Run { identity, stage, sources: sources.into(), taken, copied, urgent });
+        let sources = VecDeque::from(sources);
+        compactor.run = Some(Run { identity, stage, sources, is_full: false, taken, copied, urgent });
     }
 
     /// Step 2 for the next block that is still as it was when it was chosen, or step 4 after the last.
@@ -263,7 +271,8 @@ impl Partition {
             blocks.find(identity.block_id).is_some_and(|state| state.identity == *identity)
                 && !fetches.contains_key(&identity.block_id)
         };
-        let source = std::iter::from_fn(|| run.sources.pop_front()).find(unchanged);
+        let mut next = std::iter::from_fn(|| run.sources.pop_front());
+        let source = if run.is_full { None } else { next.find(unchanged) };
         let (Some(source), Some(buffer)) = (source, source.and_then(|_| anticache.buffers.take())) else {
             return self.write_compacted(Run { stage: Stage::Filling(builder), ..run });
         };
@@ -361,6 +370,11 @@ impl Partition {
         }
         anticache.again = true;
         self.replace_sources(&run);
+        if let (Some(anticache), false) = (&mut self.anticache, run.sources.is_empty()) {
+            let block_id = anticache.blocks.take_ids(1)[0];
+            let identity = anticache.new_identity(block_id, run.identity.table);
+            self.begin_compaction(identity, run.sources.into(), run.urgent);
+        }
         self.pauses.add(PauseKind::Compaction, started);
     }
 
@@ -406,12 +420,13 @@ impl Partition {
 }
 
 impl Run {
-    /// Copies tuples into the new block. When it is full, which the estimate of their length did not foresee, the rest stays where it is.
+    /// Copies tuples into the new block. When it is full, the rest is for the next.
     fn copy(&mut self, builder: &mut BlockBuilder, source: BlockIdentity, tuples: &[BlockTuple<'_>]) {
         self.taken.push(source);
         for tuple in tuples {
             let Some(to_offset) = builder.place_for(tuple.row.len()) else {
-                self.sources.clear();
+                self.is_full = true;
+                self.sources.push_front(source);
                 return;
             };
             builder.push(tuple.entry, tuple.row);
@@ -435,11 +450,17 @@ mod tests {
     }
 
     #[test]
-    fn the_table_that_saves_most_blocks_is_chosen_emptiest_blocks_first() {
+    fn the_table_of_which_most_blocks_are_saved_is_chosen_emptiest_first() {
         assert_eq!(chosen(&[]), [0; 0]);
         assert_eq!(chosen(&[(0, 1, 60), (0, 2, 41)]), [0; 0], "they need two blocks");
         assert_eq!(chosen(&[(0, 1, 60), (1, 2, 10), (0, 3, 40)]), [3, 1]);
         assert_eq!(chosen(&[(0, 1, 50), (0, 2, 50), (1, 3, 40), (1, 4, 30), (1, 5, 20), (1, 6, 50)]), [5, 4, 3]);
         assert_eq!(chosen(&[(0, 1, 0), (1, 2, 0)]), [0; 0], "of different tables");
+        assert_eq!(chosen(&[(0, 1, 70), (0, 2, 70), (0, 3, 70), (0, 4, 70)]), [1, 2, 3, 4], "four become three");
+        assert_eq!(
+            chosen(&[(0, 1, 78), (0, 2, 78), (0, 3, 78), (0, 4, 78), (0, 5, 78)]),
+            [0; 0],
+            "five would become four"
+        );
     }
 }

@@ -130,6 +130,10 @@ impl Partition {
             // Once the log has failed, no group becomes durable any more.
             return if unsynced && !self.has_failed() { Evicted::Wait } else { Evicted::Nothing };
         }
+        if let Some(anticache) = &mut self.anticache {
+            // The blocks that follow are constructed, and what else is due is found, when transactions had their turn.
+            anticache.again = true;
+        }
         let elapsed_us = started.elapsed().as_micros() as u64;
         self.counters.eviction_us += elapsed_us;
         self.counters.eviction_us_max = self.counters.eviction_us_max.max(elapsed_us);

@@ -158,9 +158,11 @@ impl Partition {
     }
 
     /// Steps 3 to 5 for a block that was `read`, or is on its way to disk; false when there is no room for its tuples now. Room is made for their
-    /// slots; when a text finds none, what was merged so far is kept, and room is made for that.
+    /// slots; when a text finds none, what was merged so far is kept, and room is made for that, before anybody else can take it.
     fn merge_fetched(&mut self, block_id: u32, read: Option<&AlignedBuf>) -> bool {
         let is_from_buffer = read.is_none();
+        // Merges in a row that brought nothing back: one may be short of memory for each text of its first row.
+        let mut in_vain = 0;
         loop {
             match self.make_room_for(block_id) {
                 Room::Made => {}
@@ -190,7 +192,9 @@ impl Partition {
             };
             let table = &mut self.tables[usize::from(fetch.table)];
             let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.wanted, whole);
-            if self.end_merge(block_id, whole, result) {
+            in_vain = if result.as_ref().is_ok_and(|merged| merged.tuples == 0) { in_vain + 1 } else { 0 };
+            let may_go_on = in_vain <= table.def().var_offsets.len();
+            if self.end_merge(block_id, whole, may_go_on, result) {
                 self.counters.fetched_from_buffer += u64::from(is_from_buffer);
                 return true;
             }
@@ -223,8 +227,9 @@ impl Partition {
         }
     }
 
-    /// Step 5, and the block's holes. False when there is more to merge, for which room has to be made.
-    fn end_merge(&mut self, block_id: u32, whole: bool, result: Result<Merged, BlockError>) -> bool {
+    /// Step 5, and the block's holes. False when there is more to merge, for which room has to be made: if the merging
+    /// `may_go_on`.
+    fn end_merge(&mut self, block_id: u32, whole: bool, may_go_on: bool, result: Result<Merged, BlockError>) -> bool {
         let Some(anticache) = &mut self.anticache else {
             return true;
         };
@@ -239,7 +244,7 @@ impl Partition {
                 return true;
             }
         };
-        let is_done = !merged.is_short || merged.tuples == 0;
+        let is_done = !merged.is_short || !may_go_on;
         anticache.merged += merged.tuples;
         let state = anticache.blocks.get_mut(block_id);
         state.holes += merged.tuples;

@@ -231,10 +231,6 @@ impl AntiCache {
         self.again || self.eviction.is_some() || self.compactor.as_ref().is_some_and(Compactor::is_running)
     }
 
-    pub(crate) fn ask_again(&mut self) {
-        self.again = true;
-    }
-
     /// A new turn of everything between transactions begins.
     pub(crate) fn begin_turn(&mut self) {
         self.again = false;

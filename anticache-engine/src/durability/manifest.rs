@@ -3,7 +3,7 @@
 //! `MANIFEST` is text: one line of JSON, then one line `crc32c XXXXXXXX` with the checksum of the first, newline included, in hexadecimal:
 //!
 //! ```text
-//! {"format":1,"ready":true,"generation":3,"block_bytes":1048576,"log":"sync","schema":"CREATE TABLE …","partitions":[
+//! {"format":1,"ready":true,"generation":3,"next_transaction":815,"block_bytes":1048576,"log":"sync","schema":"CREATE TABLE …","partitions":[
 //!   {"snapshot":"snapshot-0000-00000003.db","bytes":123,"sequence":4711,"first_segment":2}, …]}
 //! ```
 //!
@@ -48,6 +48,8 @@ pub struct Manifest {
     pub ready: bool,
     /// Generation of the snapshot; 0 = the empty database.
     pub generation: u64,
+    /// Above the number of every multi-partition transaction in the snapshot, whose records may be in no log any more.
+    pub next_transaction: u64,
     /// Size of a block.
     pub block_bytes: usize,
     /// Whether transactions are logged.
@@ -67,6 +69,7 @@ impl Manifest {
             format: FORMAT,
             ready: false,
             generation: 0,
+            next_transaction: 1,
             block_bytes: config.eviction_block_bytes,
             log: config.log,
             schema: schema.to_owned(),

@@ -5,5 +5,6 @@ pub mod log_reader;
 pub mod manifest;
 pub mod multi_recovery;
 pub mod recovery;
+mod replay;
 pub mod segment;
 pub mod snapshot;

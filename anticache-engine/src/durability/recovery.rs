@@ -1,23 +1,24 @@
 //! Recovery (paper §3.6): the last durable snapshot, then the command log from there on, give exactly the state that was acknowledged.
 //!
-//! For each partition, independently of the others:
-//! 1. the snapshot file is read from beginning to end: Evicted Table entries and blocks come back under their numbers, tuples through the usual insert, so
-//!    that what does not fit in memory is evicted, into blocks that the snapshot does not refer to;
-//! 2. the transactions of the command log from the snapshot's sequence on are run again, one after the other; one that needs evicted tuples waits for
-//!    them before the next one runs;
-//! 3. the command log goes on behind the last of them.
+//! 1. Each partition's snapshot file is read from beginning to end: Evicted Table entries and blocks come back under their numbers, tuples through the
+//!    usual insert, so that what does not fit in memory is evicted, into blocks that the snapshot does not refer to.
+//! 2. The transactions of the command logs from the snapshot's sequences on are run again ([`super::replay`]), in each log one after the other; one that
+//!    needs evicted tuples waits for them before the next one runs. What a crash has left of a multi-partition transaction, and what may depend on it,
+//!    is not.
+//! 3. When all have been run, the command logs go on behind the last record that was; what is behind it is given up for good. A crash in between leaves
+//!    some logs cut and others not; the next recovery finds the same cuts for the others, because what it misses in those cut is what was given up.
 //!
 //! Nothing that the snapshot or the log consists of is overwritten meanwhile, so recovery can be interrupted and started again at any point. The order of
 //! the LRU chains is not part of a snapshot: it is the order in which tuples are read.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::command_log::CommandLog;
-use super::log_reader::{LogSummary, Record, read_log_from};
+use super::log_reader::LogSummary;
 use super::manifest::Part;
+use super::replay::{Replayed, replay_logs};
 use super::snapshot::format::{Beginning, Damage, ExtentView, Kind, Owner, Totals, parse_block};
 use super::snapshot::keeper::Keeper;
 use super::snapshot::reader::SnapshotReader;
@@ -31,11 +32,8 @@ use crate::error::{RecoveryError, StartError};
 use crate::io::files::Files;
 use crate::partition::Partition;
 use crate::procedure::ProcedureSet;
-use crate::storage::table::Refused;
 use crate::storage::table::capture::Item;
-
-/// Transactions replayed between two looks at what is under way at the disk.
-const REPLAYED_BETWEEN_POLLS: u64 = 16;
+use crate::storage::table::{Refused, Table};
 
 /// What every partition is opened with.
 #[derive(Clone, Copy)]
@@ -54,97 +52,82 @@ pub struct Site<'a> {
 
 impl Site<'_> {
     /// All partitions of the database in the configuration's data directory, and the keeper of the directory: recovered from what an earlier server left
-    /// there, in parallel, or new.
+    /// there, in parallel, or new. Multi-partition transactions go on from [`Keeper::next_transaction`].
     ///
     /// # Errors
     /// When the directory cannot be recovered, or the configuration not be served.
     pub fn open(self) -> Result<(Keeper, Vec<Partition>), StartError> {
         let directory = &self.config.data_dir;
         let (mut keeper, recovers) = Keeper::open(self.files, directory, self.config, self.catalog, self.schema)?;
-        let open = |id: u32| -> Result<Partition, StartError> {
-            if recovers {
-                return self.recover(&keeper, id);
-            }
-            let procedures = self.procedures.clone();
-            Partition::create_on(self.files, id, self.config, self.catalog, procedures, directory)
-        };
-        let ids = 0..self.config.partitions;
-        let partitions: Result<Vec<_>, StartError> = if self.files.is_simulated() || ids.len() == 1 {
-            ids.map(open).collect()
+        let partitions = if recovers {
+            self.recover(&mut keeper)?
         } else {
-            std::thread::scope(|scope| {
-                let open = &open;
-                let threads: Vec<_> = ids.map(|id| scope.spawn(move || open(id))).collect();
-                threads
-                    .into_iter()
-                    .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                    .collect()
-            })
+            let create = |id| {
+                let procedures = self.procedures.clone();
+                Partition::create_on(self.files, id, self.config, self.catalog, procedures, directory)
+            };
+            self.each_partition(self.ids(), create).into_iter().collect::<Result<_, _>>()?
         };
-        let partitions = partitions?;
         keeper.ready(self.config, partitions.iter().map(Partition::first_segment))?;
         Ok((keeper, partitions))
     }
 
-    fn recover(self, keeper: &Keeper, id: u32) -> Result<Partition, StartError> {
-        let started = Instant::now();
-        let part = keeper.part(id);
-        let mut partition = Loader::load(self, id, part, keeper.generation())?;
-        let tuples = partition.tables().iter().map(|table| table.tuples().live() + table.evicted().live()).sum();
-        let mut log = LogSummary::default();
-        if self.config.log == Log::Sync {
-            log = replay_log(self, &mut partition, part)?;
-            let (bytes, names) = (self.config.log_segment_bytes, self.procedures.names());
-            let (segment, sequence) = (log.next_segment(), log.next_sequence);
-            let resumed = CommandLog::resume(self.files, &self.config.data_dir, id, bytes, names, segment, sequence);
-            partition.set_log(self.config, resumed.map_err(StartError::system("continue the command log"))?);
+    fn ids(self) -> Vec<u32> {
+        (0..self.config.partitions).collect()
+    }
+
+    /// Does something for each partition: side by side, or one after the other where the order must be reproducible.
+    pub(super) fn each_partition<T: Send, R: Send>(self, given: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+        if self.files.is_simulated() || given.len() == 1 {
+            return given.into_iter().map(work).collect();
         }
-        partition.forget_counters();
-        let counters = &mut partition.counters;
-        counters.recovery_us = started.elapsed().as_micros() as u64;
-        counters.recovered_snapshot_bytes = part.bytes;
-        counters.recovered_tuples = tuples;
-        counters.recovered_log_records = log.records;
-        counters.recovered_log_bytes = log.bytes;
-        Ok(partition)
+        std::thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> = given.into_iter().map(|given| scope.spawn(move || work(given))).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        })
     }
-}
 
-/// Step 2.
-fn replay_log(site: Site<'_>, partition: &mut Partition, part: &Part) -> Result<LogSummary, RecoveryError> {
-    let (id, directory) = (partition.id(), &site.config.data_dir);
-    let mut problem = None;
-    let replay = |record: Record<'_>| {
-        let Err(what) = replay_record(partition, &record) else { return ControlFlow::Continue(()) };
-        let (sequence, procedure) = (record.sequence, record.procedure.to_owned());
-        problem = Some(RecoveryError::Replay { partition: id, sequence, procedure, problem: what });
-        ControlFlow::Break(())
-    };
-    let summary = read_log_from(&**site.files, directory, id, part.sequence, replay);
-    if let Some(problem) = problem {
-        return Err(problem);
+    fn recover(self, keeper: &mut Keeper) -> Result<Vec<Partition>, StartError> {
+        let started = Instant::now();
+        let load = |id| Loader::load(self, id, keeper.part(id), keeper.generation());
+        let partitions: Result<Vec<_>, StartError> = self.each_partition(self.ids(), load).into_iter().collect();
+        let partitions = partitions?;
+        let live = |table: &Table| table.tuples().live() + table.evicted().live();
+        let tuples: Vec<u64> = partitions.iter().map(|partition| partition.tables().iter().map(live).sum()).collect();
+        let mut recovered = if self.config.log == Log::Sync {
+            replay_logs(self, keeper, partitions)?
+        } else {
+            Replayed { logs: vec![LogSummary::default(); partitions.len()], partitions, next_transaction: 1 }
+        };
+        keeper.seen_below(recovered.next_transaction);
+        for ((partition, log), tuples) in recovered.partitions.iter_mut().zip(recovered.logs).zip(tuples) {
+            if self.config.log == Log::Sync {
+                self.resume_log(partition, &log)?;
+            }
+            partition.forget_counters();
+            let snapshot_bytes = keeper.part(partition.id()).bytes;
+            let counters = &mut partition.counters;
+            counters.recovery_us = started.elapsed().as_micros() as u64;
+            counters.recovered_snapshot_bytes = snapshot_bytes;
+            counters.recovered_tuples = tuples;
+            counters.recovered_log_records = log.records;
+            counters.recovered_log_bytes = log.bytes;
+        }
+        Ok(recovered.partitions)
     }
-    let summary = summary?;
-    match (part.first_segment, summary.last_segment) {
-        (Some(first), last) if last.is_none_or(|last| last < first) => Err(RecoveryError::Directory {
-            directory: directory.clone(),
-            problem: format!("segment {first} of the command log of partition {id} is missing, and all behind it"),
-        }),
-        _ => Ok(summary),
-    }
-}
 
-fn replay_record(partition: &mut Partition, record: &Record<'_>) -> Result<(), String> {
-    if let Some(multi) = &record.multi {
-        return Err(format!("it is a multi-partition transaction, of partitions {:?}", multi.participants));
+    /// Step 3.
+    fn resume_log(self, partition: &mut Partition, log: &LogSummary) -> Result<(), StartError> {
+        let (files, directory, id) = (self.files, &self.config.data_dir, partition.id());
+        let (bytes, names) = (self.config.log_segment_bytes, self.procedures.names());
+        let resumed = CommandLog::resume(files, directory, id, bytes, names, log.next_segment(), log.next_sequence);
+        partition.set_log(self.config, resumed.map_err(StartError::system("continue the command log"))?);
+        Ok(())
     }
-    let procedure = partition.procedures.number(record.procedure);
-    let procedure = procedure.ok_or_else(|| "the server has no procedure of this name".to_owned())?;
-    partition.replay(procedure, record.params)?;
-    if record.sequence.is_multiple_of(REPLAYED_BETWEEN_POLLS) {
-        partition.poll_quietly();
-    }
-    Ok(())
 }
 
 /// Step 1.
@@ -353,7 +336,7 @@ impl Loader {
             }
             anticache.created_before(last_created_us);
         }
-        partition.tables.iter_mut().for_each(crate::storage::table::Table::end_restore);
+        partition.tables.iter_mut().for_each(Table::end_restore);
         Ok(partition)
     }
 }

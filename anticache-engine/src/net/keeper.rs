@@ -1,5 +1,6 @@
 //! The thread that keeps the data directory: it begins snapshots when it is time, and everything about them that may wait for the disk and does not
-//! belong to one partition is done here. Partitions and keeper talk through queues; a partition is woken by its event.
+//! belong to one partition is done here. Partitions and keeper talk through queues; a partition is woken by its event. Only a
+//! snapshot's beginning is no order to each partition: it is a barrier in the order of multi-partition transactions.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use super::server::wake;
 use crate::config::{Config, Log};
 use crate::durability::snapshot::keeper::{Begun, Keeper, Outcome};
 use crate::durability::snapshot::{Ended, Verdict};
-use crate::io::files::DiskFile;
+use crate::partition::multi::Coordinator;
 use crate::partition::{Origin, Partition, ReplySink};
 
 /// What the keeper is told.
@@ -30,7 +31,6 @@ pub(super) enum Message {
 /// What a partition is told.
 #[derive(Debug)]
 pub(super) enum Order {
-    Begin(u64, Arc<dyn DiskFile>),
     End(u64, Verdict),
     /// The snapshot for which a client waits is durable, with this generation, or why not.
     Answer(Origin, Result<u64, String>),
@@ -53,8 +53,11 @@ impl Teller {
 /// The keeper's thread.
 pub(super) struct KeeperThread {
     keeper: Keeper,
+    site: Arc<Coordinator>,
     inbox: Receiver<Message>,
     partitions: Vec<Teller>,
+    /// What became of the snapshot before.
+    last: Option<(u64, Verdict)>,
     interval: Option<Duration>,
     next_at: Option<Instant>,
     /// Clients that wait for the snapshot under way, and those that came later and wait for the next one.
@@ -65,12 +68,19 @@ pub(super) struct KeeperThread {
 }
 
 impl KeeperThread {
-    pub(super) fn new(keeper: Keeper, inbox: Receiver<Message>, partitions: Vec<Teller>, config: &Config) -> Self {
+    pub(super) fn new(
+        keeper: Keeper,
+        site: &Arc<Coordinator>,
+        inbox: Receiver<Message>,
+        partitions: Vec<Teller>,
+        config: &Config,
+    ) -> Self {
+        let (site, last) = (Arc::clone(site), None);
         let automatic = config.log == Log::Sync && config.snapshot_interval_s > 0;
         let interval = automatic.then(|| Duration::from_secs(config.snapshot_interval_s));
         let next_at = interval.map(|interval| Instant::now() + interval);
         let (waiting, waiting_next) = (Vec::new(), Vec::new());
-        Self { keeper, inbox, partitions, interval, next_at, waiting, waiting_next, reported: None }
+        Self { keeper, site, inbox, partitions, last, interval, next_at, waiting, waiting_next, reported: None }
     }
 
     pub(super) fn run(mut self) {
@@ -100,9 +110,14 @@ impl KeeperThread {
         self.waiting = std::mem::take(&mut self.waiting_next);
         match self.keeper.begin() {
             Ok(Begun { generation, files }) => {
-                for (teller, file) in self.partitions.iter().zip(files) {
-                    teller.tell(Order::Begin(generation, file));
-                }
+                let last = self.last;
+                self.site.barrier(move |partition| {
+                    // The barrier may come before the order that says so.
+                    if let Some((generation, verdict)) = last {
+                        partition.end_snapshot(generation, verdict);
+                    }
+                    partition.begin_snapshot(generation, Arc::clone(&files[partition.id() as usize]));
+                });
             }
             Err(error) => self.failed(&format!("no snapshot can be begun: {error}")),
         }
@@ -112,6 +127,7 @@ impl KeeperThread {
         let Some(Outcome { generation, verdict, problem }) = self.keeper.part_ended(partition, ended) else {
             return;
         };
+        self.last = Some((generation, verdict));
         for teller in &self.partitions {
             teller.tell(Order::End(generation, verdict));
         }
@@ -153,13 +169,14 @@ pub(super) struct KeeperPort {
     orders: Receiver<Order>,
     /// Bytes of log with which a snapshot is due; 0 = never.
     due_log_bytes: u64,
-    asked: bool,
+    /// Bytes of log since the last snapshot with which the keeper is asked next: again when it did not begin one, but not at once.
+    ask_at_bytes: u64,
     waiting: Vec<Origin>,
 }
 
 impl KeeperPort {
     pub(super) fn new(keeper: Sender<Message>, orders: Receiver<Order>, due_log_bytes: u64) -> Self {
-        Self { keeper, orders, due_log_bytes, asked: false, waiting: Vec::new() }
+        Self { keeper, orders, due_log_bytes, ask_at_bytes: due_log_bytes, waiting: Vec::new() }
     }
 
     /// A client asks for a snapshot.
@@ -177,10 +194,6 @@ impl KeeperPort {
     pub(super) fn obey(&mut self, partition: &mut Partition, sink: &mut impl ReplySink) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
-                Order::Begin(generation, file) => {
-                    self.asked = false;
-                    partition.begin_snapshot(generation, file);
-                }
                 Order::End(generation, verdict) => partition.end_snapshot(generation, verdict),
                 Order::Answer(origin, result) => {
                     self.waiting.retain(|waiting| *waiting != origin);
@@ -202,8 +215,14 @@ impl KeeperPort {
         if let Some(ended) = partition.snapshot_ended() {
             self.tell(Message::Ended(partition.id(), ended));
         }
-        if !self.asked && self.due_log_bytes > 0 && partition.log_bytes_since_snapshot() >= self.due_log_bytes {
-            self.asked = true;
+        if self.due_log_bytes == 0 {
+            return;
+        }
+        let bytes = partition.log_bytes_since_snapshot();
+        if bytes < self.due_log_bytes {
+            self.ask_at_bytes = self.due_log_bytes;
+        } else if bytes >= self.ask_at_bytes {
+            self.ask_at_bytes = bytes + self.due_log_bytes;
             self.tell(Message::Due);
         }
     }

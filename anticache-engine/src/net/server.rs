@@ -107,7 +107,8 @@ impl Server {
         let database = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
         let (keeper, partitions) = database.open()?;
         let (to_keeper, inbox) = channel();
-        let site = Coordinator::new(config.partitions, 1).map_err(StartError::system("create eventfds"))?;
+        let site = Coordinator::new(config.partitions, keeper.next_transaction())
+            .map_err(StartError::system("create eventfds"))?;
         let site = Arc::new(site);
         let (mut wakers, mut handles, mut loops, mut tellers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (id, mut partition) in partitions.into_iter().enumerate() {
@@ -123,25 +124,24 @@ impl Server {
             tellers.push(Teller { orders, wake: Arc::clone(&event) });
             let port = KeeperPort::new(to_keeper.clone(), ordered, config.snapshot_log_bytes);
             let refused = (id == 0).then(|| Arc::clone(&refused));
-            let event_loop = EventLoop::new(
-                partition,
-                port,
-                &site,
-                receiver,
-                event,
-                Arc::clone(&stopping),
-                settings.clone(),
+            let surroundings = Surroundings {
+                keeper: port,
+                site: Arc::clone(&site),
+                incoming: receiver,
+                wake: event,
+                stopping: Arc::clone(&stopping),
+                settings: settings.clone(),
                 refused,
-            )
-            .map_err(StartError::system("set up an event loop"))?;
-            loops.push(event_loop);
+            };
+            let event_loop = EventLoop::new(partition, surroundings);
+            loops.push(event_loop.map_err(StartError::system("set up an event loop"))?);
         }
         let greeting = Greeting { partitions: config.partitions, procedures: procedures.names(), secret };
         let stop = new_event()?;
         let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
             .map_err(StartError::system("set up the acceptor"))?;
         wakers.push(stop);
-        let keeper = KeeperThread::new(keeper, inbox, tellers, config);
+        let keeper = KeeperThread::new(keeper, &site, inbox, tellers, config);
         let mut server = Self { address, stopping, threads: Vec::new(), wakers, keeper: to_keeper };
         let cpu_of = |n: usize| (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
         for (id, event_loop) in loops.into_iter().enumerate() {
@@ -283,20 +283,25 @@ impl ReplySink for Outlets {
     }
 }
 
-struct EventLoop {
-    id: u32,
-    /// None when it was lost in a meeting, because the thread that had it died.
-    partition: Option<Box<Partition>>,
+/// What a partition's event loop shares with the other threads.
+struct Surroundings {
     keeper: KeeperPort,
     site: Arc<Coordinator>,
     incoming: Receiver<TcpStream>,
     wake: Arc<OwnedFd>,
-    /// The event of the partition's ring, for when the partition is lent.
-    disk: OwnedFd,
     stopping: Arc<AtomicBool>,
     settings: serde_json::Value,
     /// Refused connections of the whole server, reported by one partition, because the client adds the partitions' counters up.
     refused: Option<Arc<AtomicU64>>,
+}
+
+struct EventLoop {
+    id: u32,
+    /// None when it was lost in a meeting, because the thread that had it died.
+    partition: Option<Box<Partition>>,
+    /// The event of the partition's ring, for when the partition is lent.
+    disk: OwnedFd,
+    around: Surroundings,
     epoll: OwnedFd,
     inlets: Vec<Option<Inlet>>,
     outlets: Outlets,
@@ -306,37 +311,22 @@ struct EventLoop {
 impl Drop for EventLoop {
     fn drop(&mut self) {
         // In a panic too: others must not wait for this partition.
-        self.site.leave(self.id);
+        self.around.site.leave(self.id);
     }
 }
 
 impl EventLoop {
-    fn new(
-        partition: Partition,
-        keeper: KeeperPort,
-        site: &Arc<Coordinator>,
-        incoming: Receiver<TcpStream>,
-        wake: Arc<OwnedFd>,
-        stopping: Arc<AtomicBool>,
-        settings: serde_json::Value,
-        refused: Option<Arc<AtomicU64>>,
-    ) -> io::Result<Self> {
+    fn new(partition: Partition, around: Surroundings) -> io::Result<Self> {
         let (id, disk) = (partition.id(), partition.ring().event().try_clone_to_owned()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &*around.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &disk, epoll::EventData::new_u64(DISK), epoll::EventFlags::IN)?;
-        epoll::add(&epoll, site.event(id), epoll::EventData::new_u64(OTHERS), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, around.site.event(id), epoll::EventData::new_u64(OTHERS), epoll::EventFlags::IN)?;
         Ok(Self {
             id,
             partition: Some(Box::new(partition)),
-            keeper,
-            site: Arc::clone(site),
-            incoming,
-            wake,
             disk,
-            stopping,
-            settings,
-            refused,
+            around,
             epoll,
             inlets: Vec::new(),
             outlets: Outlets::default(),
@@ -346,13 +336,13 @@ impl EventLoop {
 
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
-        while !self.stopping.load(Ordering::Relaxed) {
+        while !self.around.stopping.load(Ordering::Relaxed) {
             if let Err(error) = self.turn(&mut events, true) {
                 eprintln!("anticached: partition {}: event loop: {error}", self.id);
                 return;
             }
         }
-        self.site.close();
+        self.around.site.close();
         let deadline = Instant::now() + DRAIN_TIMEOUT;
         while !self.is_drained() && Instant::now() < deadline {
             if self.turn(&mut events, false).is_err() {
@@ -365,7 +355,7 @@ impl EventLoop {
     /// Whether everything asked here is answered, and no partition needs this one any more.
     fn is_drained(&self) -> bool {
         let is_idle = self.partition.as_ref().is_none_or(|partition| partition.is_idle());
-        is_idle && self.outlets.is_empty() && self.site.is_quiet()
+        is_idle && self.outlets.is_empty() && self.around.site.is_quiet()
     }
 
     /// One turn of the loop; `read` = also take new requests.
@@ -373,7 +363,7 @@ impl EventLoop {
         let lost = || io::Error::other("the partition was lost with the thread of another one");
         let poll_after = self.partition.as_ref().ok_or_else(lost)?.poll_after();
         let timeout = poll_after.or((!read).then_some(DRAIN_INTERVAL));
-        let may_sleep = self.site.may_sleep(self.id) && !self.site.has_queued(self.id);
+        let may_sleep = self.around.site.may_sleep(self.id) && !self.around.site.has_queued(self.id);
         let timeout = if may_sleep { timeout } else { Some(Duration::ZERO) };
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
             tv_sec: timeout.as_secs().cast_signed(),
@@ -381,7 +371,7 @@ impl EventLoop {
         });
         events.clear();
         let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref());
-        self.site.awake(self.id);
+        self.around.site.awake(self.id);
         match waited {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -391,11 +381,11 @@ impl EventLoop {
                 WAKE => {
                     self.take_connections()?;
                     if let Some(partition) = &mut self.partition {
-                        self.keeper.obey(partition, &mut self.outlets);
+                        self.around.keeper.obey(partition, &mut self.outlets);
                     }
                 }
                 DISK => self.partition.iter().for_each(|partition| partition.ring().clear_event()),
-                OTHERS => self.site.clear_event(self.id),
+                OTHERS => self.around.site.clear_event(self.id),
                 connection if read => {
                     let flags = event.flags;
                     let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
@@ -413,28 +403,28 @@ impl EventLoop {
     fn poll(&mut self) {
         if let Some(partition) = &mut self.partition {
             partition.poll(&mut self.outlets);
-            self.keeper.report(partition);
+            self.around.keeper.report(partition);
         }
     }
 
     /// Takes part in the transactions that other partitions wait with, and runs those that this one has submitted.
     fn meet_others(&mut self) {
         for _ in 0..MAX_MEETINGS {
-            let Some(item) = self.site.front(self.id) else {
+            let Some(item) = self.around.site.front(self.id) else {
                 return;
             };
             let Some(partition) = self.partition.take() else {
                 return;
             };
-            self.partition = self.site.meet(&item, partition, self.disk.as_fd(), &mut self.outlets);
+            self.partition = self.around.site.meet(&item, partition, self.disk.as_fd(), &mut self.outlets);
         }
     }
 
     fn take_connections(&mut self) -> io::Result<()> {
         let mut counter = [0u8; 8];
         // Nothing to read means that the wake-up was taken before.
-        let _ = rustix::io::read(&*self.wake, &mut counter);
-        while let Ok(stream) = self.incoming.try_recv() {
+        let _ = rustix::io::read(&*self.around.wake, &mut counter);
+        while let Ok(stream) = self.around.incoming.try_recv() {
             let free = self.inlets.iter().position(Option::is_none);
             let number = free.unwrap_or_else(|| {
                 self.inlets.push(None);
@@ -533,7 +523,7 @@ impl EventLoop {
 
     fn execute(&mut self, connection: u32, epoch: u32, input: &[u8], requests: &[RequestHead]) {
         for slice in requests.chunks(MAX_SLICE) {
-            if self.site.has_queued(self.id) {
+            if self.around.site.has_queued(self.id) {
                 self.meet_others();
             }
             if let Some(partition) = &mut self.partition {
@@ -548,7 +538,7 @@ impl EventLoop {
             (STATS_PROCEDURE, _) => (Status::Committed, self.stats().into_bytes()),
             (SNAPSHOT_PROCEDURE, _) => {
                 let origin = Origin { connection: number as u32, epoch, token: request.token };
-                return self.keeper.want(self.id, origin);
+                return self.around.keeper.want(self.id, origin);
             }
             (procedure, Some(partition)) => admin::answer(partition, procedure, request.params(input)),
             (_, None) => (Status::Failed, b"the partition was lost".to_vec()),
@@ -558,9 +548,9 @@ impl EventLoop {
 
     fn stats(&self) -> String {
         let mut stats = self.partition.as_ref().map(|partition| partition.stats()).unwrap_or_default();
-        let refused = self.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
+        let refused = self.around.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
         stats.insert("refused_connections".to_owned(), refused.into());
-        stats.insert("settings".to_owned(), self.settings.clone());
+        stats.insert("settings".to_owned(), self.around.settings.clone());
         serde_json::Value::Object(stats).to_string()
     }
 
@@ -585,11 +575,11 @@ impl EventLoop {
             let mut interest = epoll::EventFlags::empty();
             interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
             interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
-            let owes = |partition: &Box<Partition>| partition.owes_replies(number as u32, outlet.epoch);
+            let owes = |partition: &Partition| partition.owes_replies(number as u32, outlet.epoch);
             open &= !inlet.ended
                 || !outlet.frames.is_empty()
-                || self.partition.as_ref().is_some_and(owes)
-                || self.keeper.owes_replies(number as u32, outlet.epoch);
+                || self.partition.as_deref().is_some_and(owes)
+                || self.around.keeper.owes_replies(number as u32, outlet.epoch);
             if interest != inlet.interest {
                 let data = epoll::EventData::new_u64(number as u64);
                 open &= epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest).is_ok();

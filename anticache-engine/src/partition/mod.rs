@@ -699,13 +699,6 @@ impl Partition {
         self.failure.get_or_insert(reason);
     }
 
-    /// Asks for another [`Partition::poll`] as soon as transactions had their turn.
-    pub(crate) fn poll_again(&mut self) {
-        if let Some(anticache) = &mut self.anticache {
-            anticache.ask_again();
-        }
-    }
-
     /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`] does not fire.
     pub fn poll_after(&self) -> Option<Duration> {
         if !self.ready.is_empty() || self.snapshots.can_step() {

@@ -7,7 +7,7 @@ use crate::net::frame::{REPLY_HEADER_BYTES, Status};
 const ORIGIN: Origin = Origin { connection: u32::MAX, epoch: 0, token: 0 };
 
 /// How often a transaction that the engine could not serve is tried.
-const MAX_ATTEMPTS: u32 = 20;
+pub(super) const MAX_ATTEMPTS: u32 = 20;
 
 /// Keeps the one reply.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Partition {
     }
 
     /// Lets everything under way at the disk end, and the eviction policy do its work.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         let mut replies = Replies::default();
         self.poll(&mut replies);
         while self.ring.in_flight() > 0 {

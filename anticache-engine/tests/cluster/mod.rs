@@ -4,13 +4,16 @@
 //! several has all of them, so the order of these numbers is a serial order of what happened, whatever the order of the replies.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::config::Config;
+use anticache_engine::durability::recovery::Site;
+use anticache_engine::durability::snapshot::keeper::{Keeper, Outcome as SnapshotOutcome};
+use anticache_engine::error::StartError;
 use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::partition::Partition;
@@ -115,6 +118,8 @@ pub struct Clock {
     next: AtomicU64,
     /// Of the last execution of each request, by token: for those whose replies are lost.
     last: Mutex<HashMap<u64, u64>>,
+    /// By partition, the tokens of the executions that wrote and committed: its log, as it should be.
+    journal: Mutex<BTreeMap<u32, Vec<u64>>>,
 }
 
 impl Clock {
@@ -122,6 +127,30 @@ impl Clock {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         self.last.lock().unwrap().insert(token, number);
         number
+    }
+
+    fn wrote(&self, token: u64, partitions: impl Iterator<Item = u32>) {
+        let mut journal = self.journal.lock().unwrap();
+        partitions.for_each(|partition| journal.entry(partition).or_default().push(token));
+    }
+
+    /// What each partition has written since the beginning.
+    pub fn journal(&self) -> BTreeMap<u32, Vec<u64>> {
+        self.journal.lock().unwrap().clone()
+    }
+
+    /// What a partition has written is this.
+    pub fn set_journal(&self, journal: BTreeMap<u32, Vec<u64>>) {
+        *self.journal.lock().unwrap() = journal;
+    }
+
+    /// Does something that executes transactions again, which counts for nothing.
+    pub fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
+        let (last, journal) = (self.last.lock().unwrap().clone(), self.journal());
+        let result = work();
+        *self.last.lock().unwrap() = last;
+        self.set_journal(journal);
+        result
     }
 
     pub fn executed(&self, token: u64) -> Option<u64> {
@@ -150,7 +179,7 @@ fn unpack(params: &[u8]) -> (Vec<i64>, i64) {
     (keys, numbers.next().unwrap_or(0))
 }
 
-fn owner(key: i64, partitions: u32) -> u32 {
+pub fn owner(key: i64, partitions: u32) -> u32 {
     key.rem_euclid(i64::from(partitions)) as u32
 }
 
@@ -173,6 +202,11 @@ impl Procedure for Numbered {
         let number = self.clock.draw(token_of(params));
         match outcome {
             Ok(()) => {
+                // A transfer to nobody writes nothing.
+                if !["read", "sum"].contains(&self.name) && (self.name != "spread" || keys.len() > 1) {
+                    let owners: BTreeSet<u32> = keys.iter().map(|&key| owner(key, self.partitions)).collect();
+                    self.clock.wrote(token_of(params), owners.into_iter());
+                }
                 txn.reply(&number.to_le_bytes());
                 Ok(())
             }
@@ -294,6 +328,10 @@ pub struct Cluster {
     /// By token.
     pub sent: Vec<Op>,
     pub answers: BTreeMap<u64, Outcome>,
+    /// Where it can be recovered.
+    pub keeper: Option<Keeper>,
+    /// What became of the snapshots.
+    pub snapshots: Vec<SnapshotOutcome>,
     sink: Bytes,
     _directory: Option<tempfile::TempDir>,
 }
@@ -329,9 +367,59 @@ impl Cluster {
             clock,
             sent: vec![],
             answers: BTreeMap::new(),
+            keeper: None,
+            snapshots: vec![],
             sink: Bytes::default(),
             _directory: None,
         }
+    }
+
+    /// What the directory holds, or a new database; the clock goes on.
+    pub fn open_on(files: &Arc<dyn Files>, config: &Config, clock: &Arc<Clock>) -> Result<Self, StartError> {
+        let catalog = Catalog::from_sql(SCHEMA).unwrap();
+        let procedures = procedures(clock, config.partitions);
+        let database = Site { files, config, catalog: &catalog, schema: SCHEMA, procedures: &procedures };
+        let (keeper, mut partitions) = clock.aside(|| database.open())?;
+        let site = Arc::new(Coordinator::new(config.partitions, keeper.next_transaction()).unwrap());
+        partitions.iter_mut().for_each(|partition| partition.join(&site));
+        Ok(Self {
+            partitions,
+            site,
+            clock: Arc::clone(clock),
+            sent: vec![],
+            answers: BTreeMap::new(),
+            keeper: Some(keeper),
+            snapshots: vec![],
+            sink: Bytes::default(),
+            _directory: None,
+        })
+    }
+
+    /// Has a snapshot begun, in a barrier, unless one is under way or the disk refuses.
+    pub fn begin_snapshot(&mut self) -> bool {
+        let Some(begun) =
+            self.keeper.as_mut().filter(|keeper| !keeper.is_busy()).and_then(|keeper| keeper.begin().ok())
+        else {
+            return false;
+        };
+        self.site.barrier(move |partition| {
+            partition.begin_snapshot(begun.generation, Arc::clone(&begun.files[partition.id() as usize]));
+        });
+        true
+    }
+
+    /// Takes a snapshot to its end.
+    pub fn snapshot(&mut self) -> SnapshotOutcome {
+        let before = self.snapshots.len();
+        assert!(self.begin_snapshot());
+        for _ in 0..100_000 {
+            self.run_queued();
+            (0..self.partitions.len()).for_each(|partition| self.poll(partition));
+            if let Some(outcome) = self.snapshots.get(before) {
+                return outcome.clone();
+            }
+        }
+        panic!("the snapshot does not end");
     }
 
     pub fn send(&mut self, op: Op) {
@@ -352,6 +440,13 @@ impl Cluster {
     pub fn poll(&mut self, partition: usize) {
         self.partitions[partition].poll(&mut self.sink);
         self.collect();
+        let ended = self.partitions[partition].snapshot_ended();
+        let outcome = ended.and_then(|ended| self.keeper.as_mut()?.part_ended(partition as u32, ended));
+        if let Some(outcome) = outcome {
+            let SnapshotOutcome { generation, verdict, .. } = outcome;
+            self.partitions.iter_mut().for_each(|partition| partition.end_snapshot(generation, verdict));
+            self.snapshots.push(outcome);
+        }
     }
 
     fn collect(&mut self) {

@@ -137,6 +137,16 @@ impl Keeper {
         &self.manifest.partitions[partition as usize]
     }
 
+    /// Above the number of every multi-partition transaction that the snapshot contains, or that recovery has seen.
+    pub fn next_transaction(&self) -> u64 {
+        self.manifest.next_transaction
+    }
+
+    /// Recovery has seen numbers of multi-partition transactions up to below this one in the logs.
+    pub(crate) fn seen_below(&mut self, next_transaction: u64) {
+        self.manifest.next_transaction = self.manifest.next_transaction.max(next_transaction);
+    }
+
     /// Generation of the last durable snapshot; 0 = none.
     pub fn generation(&self) -> u64 {
         self.manifest.generation
@@ -147,8 +157,8 @@ impl Keeper {
         self.run.is_some()
     }
 
-    /// Begins a generation: [`crate::partition::Partition::begin_snapshot`] is to be called for every partition, all at one point of the order of
-    /// multi-partition transactions.
+    /// Begins a generation: [`crate::partition::Partition::begin_snapshot`] is to be called for every partition, in a barrier
+    /// ([`crate::partition::multi::Coordinator::barrier`]).
     ///
     /// # Errors
     /// When the files cannot be created, or a generation is under way.
@@ -210,7 +220,9 @@ impl Keeper {
             first_segment: part.first_segment,
         };
         let partitions = parts.iter().enumerate().map(part).collect();
-        let manifest = Manifest { generation, partitions, ..self.manifest.clone() };
+        let numbers = parts.iter().map(|part| part.next_transaction).chain([self.manifest.next_transaction]);
+        let next_transaction = numbers.max().unwrap_or(1);
+        let manifest = Manifest { generation, next_transaction, partitions, ..self.manifest.clone() };
         self.kept.insert(generation);
         manifest.write(&*self.files, &self.directory)?;
         self.manifest = manifest;

@@ -30,6 +30,8 @@ pub struct PartSnapshot {
     pub first_segment: Option<u64>,
     /// Length of the snapshot file.
     pub bytes: u64,
+    /// Above the number of every multi-partition transaction that it contains.
+    pub next_transaction: u64,
 }
 
 /// A partition's part in a snapshot has ended.
@@ -76,6 +78,7 @@ struct Run {
     owner: Owner,
     sequence: u64,
     first_segment: Option<u64>,
+    next_transaction: u64,
     stream: Stream,
     phase: Phase,
     tables: usize,
@@ -144,8 +147,8 @@ impl Snapshots {
 }
 
 impl Partition {
-    /// Begins this partition's part in a snapshot: its state of this moment is written to `file`, an empty file. Must come between two transactions.
-    /// Afterwards [`Partition::poll`] carries it on, and [`Partition::snapshot_ended`] says when it has ended.
+    /// Begins this partition's part in a snapshot: its state of this moment is written to `file`, an empty file. Must come between two transactions, at
+    /// all partitions at one point of the order of multi-partition transactions ([`crate::partition::multi::Coordinator::barrier`]). Afterwards [`Partition::poll`] carries it on, and [`Partition::snapshot_ended`] says when it has ended.
     pub fn begin_snapshot(&mut self, generation: u64, file: Arc<dyn DiskFile>) {
         if let Err(problem) = self.try_begin_snapshot(generation, file) {
             self.counters.snapshot_errors += 1;
@@ -195,6 +198,7 @@ impl Partition {
             owner,
             sequence,
             first_segment,
+            next_transaction: self.next_transaction(),
             stream,
             phase: Phase::Tables(0),
             tables: self.tables.len(),
@@ -384,10 +388,11 @@ impl Partition {
         {
             run.phase = Phase::Syncs(left - 1);
             if left == 1 {
-                let Run { sequence, first_segment, .. } = run;
+                let Run { sequence, first_segment, next_transaction, .. } = run;
                 let bytes = run.stream.bytes;
+                let part = PartSnapshot { sequence, first_segment, bytes, next_transaction };
                 match &run.problem {
-                    None => self.snapshot_part_ended(&mut run, Ok(PartSnapshot { sequence, first_segment, bytes })),
+                    None => self.snapshot_part_ended(&mut run, Ok(part)),
                     Some(_) => run.phase = Phase::Discard(0),
                 }
             }

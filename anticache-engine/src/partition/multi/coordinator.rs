@@ -137,6 +137,11 @@ impl Coordinator {
         self.queue((0..self.partitions() as u16).collect(), Work::Barrier(Box::new(each)));
     }
 
+    /// The number that the next item gets.
+    pub(super) fn next_number(&self) -> u64 {
+        lock(&self.order).next_number
+    }
+
     fn queue(&self, participants: Arc<[u16]>, work: Work) {
         let mut order = lock(&self.order);
         let number = order.next_number;

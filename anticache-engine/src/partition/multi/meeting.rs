@@ -14,6 +14,17 @@ use super::coordinator::{Coordinator, Item};
 use super::lock;
 use crate::partition::{Partition, ReplySink};
 
+/// A participant's place at a meeting.
+#[derive(Clone, Copy)]
+pub(super) struct Chair<'a> {
+    pub(super) meeting: &'a Meeting,
+    pub(super) participants: &'a [u16],
+    /// Which of the participants it is.
+    pub(super) place: usize,
+    /// The event of its ring.
+    pub(super) disk: BorrowedFd<'a>,
+}
+
 /// How long a participant spins before it sleeps: about what waking a thread costs.
 const SPIN: Duration = Duration::from_micros(5);
 /// Bounds a sleep, for partitions with something to do at a certain time.
@@ -95,16 +106,18 @@ impl Coordinator {
     pub fn meet<S: ReplySink>(
         &self,
         item: &Arc<Item>,
-        partition: Box<Partition>,
+        mut partition: Box<Partition>,
         disk: BorrowedFd<'_>,
         sink: &mut S,
     ) -> Option<Box<Partition>> {
         let id = partition.id();
         let place = item.participants.iter().position(|&participant| u32::from(participant) == id)?;
+        partition.bound_group(sink);
+        partition.bound_snapshot(sink);
+        let chair = Chair { meeting: &item.meeting, participants: &item.participants, place, disk };
         let run = |partitions: &mut [&mut Partition]| self.run_with_next(item, partitions);
         let started = Instant::now();
-        let back = self.come_together(&item.meeting, &item.participants, place, partition, disk, sink, run);
-        match back {
+        match self.come_together(chair, partition, sink, run) {
             Ok((mut partition, waited)) => {
                 partition.counters.multi_wait_us += if waited { started.elapsed().as_micros() as u64 } else { 0 };
                 Some(partition)
@@ -120,17 +133,14 @@ impl Coordinator {
 
     /// Waits until all participants are there and has one of them run something. Returns the own partition, and whether another one ran it; an
     /// error when a participant has left, with the partition unless it is lost.
-    #[expect(clippy::too_many_arguments, reason = "it is the one place where a thread's things meet the site's")]
     pub(super) fn come_together<S: ReplySink>(
         &self,
-        meeting: &Meeting,
-        participants: &[u16],
-        place: usize,
+        chair: Chair<'_>,
         partition: Box<Partition>,
-        disk: BorrowedFd<'_>,
         sink: &mut S,
         run: impl Fn(&mut [&mut Partition]),
     ) -> Result<(Box<Partition>, bool), Option<Box<Partition>>> {
+        let Chair { meeting, participants, place, .. } = chair;
         let id = u32::from(participants[place]);
         let mut own = partition;
         loop {
@@ -141,7 +151,7 @@ impl Coordinator {
                 others.for_each(|other| self.notify(other));
                 return own.map(|own| (own, false)).ok_or(None);
             }
-            let back = self.wait_at(meeting, participants, place, disk);
+            let back = self.wait_at(chair);
             own = match back.ok_or(None)? {
                 Back::Ended(partition) => return Ok((partition, true)),
                 Back::Missing(partition) if self.has_left(participants) => return Err(Some(partition)),
@@ -153,14 +163,17 @@ impl Coordinator {
     }
 
     /// Waits until an item has ended, or its own disk or somebody else has done something; never longer while it is being run than that takes.
-    fn wait_at(&self, meeting: &Meeting, participants: &[u16], place: usize, disk: BorrowedFd<'_>) -> Option<Back> {
+    fn wait_at(&self, chair: Chair<'_>) -> Option<Back> {
+        let Chair { meeting, participants, place, disk } = chair;
         let id = u32::from(participants[place]);
         if !meeting.spin() {
             self.sleep(id, Some(disk));
         }
         loop {
+            // Asked first: who ran it may leave right after the end.
+            let left = self.has_left(participants);
             match meeting.take_back(place) {
-                Back::Running if self.has_left(participants) => return None,
+                Back::Running if left => return None,
                 Back::Running => self.sleep(id, None),
                 back => return Some(back),
             }

@@ -33,6 +33,10 @@
 //! the group that is being written or in the one under construction with no group kept before it. A transaction that wrote nothing but saw what
 //! is not durable is counted among the unresolved ones without a record.
 //!
+//! **Snapshots.** A snapshot begins at all partitions in a barrier, so a transaction is in the parts of all its participants or of none, executed and
+//! perhaps not resolved. It counts only when every partition's log is durable up to where its part begins
+//! ([`crate::durability::snapshot`]), and then everything in it is resolved.
+//!
 //! **Failures.** When the log of a partition fails, the unresolved transactions that it took part in fail, and with them the logs of their
 //! participants, for the reason above. Partitions that it shares none with go on.
 
@@ -51,7 +55,7 @@ pub mod votes;
 
 pub use coordinator::{Coordinator, Item};
 pub use execute::run_queued;
-pub use replay::{ReplayMeetings, replay_multi};
+pub use replay::{LoggedMulti, ReplayError, ReplayMeetings, ReplaySeat, replay_multi};
 
 /// A panic elsewhere ends its own thread, which is reported; what it guarded is consistent between statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -213,6 +217,11 @@ impl Partition {
         }
     }
 
+    /// Above the number of every multi-partition transaction so far; 1 in a partition that is alone.
+    pub(crate) fn next_transaction(&self) -> u64 {
+        self.link.as_ref().map_or(1, |link| link.site.next_number())
+    }
+
     /// Whether every multi-partition transaction that this partition executed up to a number is resolved.
     pub(super) fn is_resolved(&self, through: Option<u64>) -> bool {
         let (Some(link), Some(through)) = (&self.link, through) else {
@@ -233,9 +242,8 @@ impl Partition {
         let Some(link) = &mut self.link else { return };
         if !link.held.is_empty() {
             let resolved = link.site.resolved_through(self.id);
-            while let Some((_, origin, frame)) = link.held.pop_front_if(|(number, _, _)| *number <= resolved) {
-                link.answers.push((origin, frame));
-            }
+            let waiting = link.held.partition_point(|(number, _, _)| *number <= resolved);
+            link.answers.extend(link.held.drain(..waiting).map(|(_, origin, frame)| (origin, frame)));
         }
         for (connection, epoch, frames) in link.outbox.0.drain(..) {
             sink.buffer(connection, epoch).extend_from_slice(&frames);

@@ -209,7 +209,7 @@ fn an_eviction_lets_transactions_run_between_its_blocks() {
     }
     let counters = *database.partition.counters();
     // An index or the Evicted Table grows by a step: then the budget, which is hard, wants several blocks at once.
-    assert!(at_once[1] > 1000 && at_once[2] < 50, "{at_once:?} times no, one and more blocks around a transaction");
+    assert!(at_once[1] > 900 && at_once[2] < 50, "{at_once:?} times no, one and more blocks around a transaction");
     assert!(counters.fetched_from_buffer > 10 && counters.evictions * 5 >= counters.evicted_blocks);
     assert!(counters.evicted_blocks * 10 >= counters.evictions * 45, "{counters:?}");
     let pauses = database.partition.pauses();

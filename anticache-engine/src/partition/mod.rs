@@ -382,7 +382,8 @@ impl Partition {
             for request in window {
                 let origin = Origin { connection, epoch, token: request.token };
                 let params = request.params(input);
-                let invocation = Invocation { origin, procedure: request.procedure, params, restarts: 0, age: Age::NEW };
+                let invocation =
+                    Invocation { origin, procedure: request.procedure, params, restarts: 0, age: Age::NEW };
                 if !self.divert(invocation, sink) {
                     self.run(invocation, sink);
                 }

@@ -72,6 +72,7 @@ impl Partition {
     /// # Errors
     /// Why there is none.
     pub(crate) fn make_room_quietly(&mut self, table: usize, attempts: u32) -> Result<(), String> {
-        self.make_room_to_rerun(table, (attempts, Age::OLDEST), &mut Replies::default()).map_err(|refusal| refusal.to_string())
+        self.make_room_to_rerun(table, (attempts, Age::OLDEST), &mut Replies::default())
+            .map_err(|refusal| refusal.to_string())
     }
 }

@@ -43,7 +43,8 @@ impl Partition {
             }
             let started = Instant::now();
             let hungry = (0..self.tables.len()).filter(|&table| self.tables[table].is_hungry()).collect::<Vec<_>>();
-            let lacking = hungry.into_iter().map(|table| self.make_room(table, 0, age)).find(|&room| room != Room::Made);
+            let lacking =
+                hungry.into_iter().map(|table| self.make_room(table, 0, age)).find(|&room| room != Room::Made);
             self.pauses.add(PauseKind::Eviction, started);
             match lacking {
                 None => return Ok(()),

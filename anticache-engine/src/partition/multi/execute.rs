@@ -167,10 +167,8 @@ impl Coordinator {
                         Ok(()) => {}
                         Err(Refusal::AfterRelease) => {
                             request.pending.store(1, Ordering::Release);
-                            let id = partitions[place].park_until_release(
-                                Waiter::Multi(Arc::clone(request)),
-                                age_of(request),
-                            );
+                            let id = partitions[place]
+                                .park_until_release(Waiter::Multi(Arc::clone(request)), age_of(request));
                             partitions[place].remember_parked(request.id, id);
                             return End::Parked;
                         }

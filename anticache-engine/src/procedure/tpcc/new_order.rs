@@ -1,9 +1,7 @@
 //! New-Order (clause 2.4): an order of 5 to 15 lines is entered.
 
 use super::reply::Reply;
-use super::{
-    ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal,
-};
+use super::{ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::row::RowBuf;
 use crate::catalog::{Catalog, Field, TableId};

@@ -124,9 +124,8 @@ impl Procedure for Payment {
     }
 
     fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
-        params::Payment::decode(params).map_or(Participants::OWN, |input| {
-            participants(input.w_id, std::iter::once(input.c_w_id), partitions)
-        })
+        params::Payment::decode(params)
+            .map_or(Participants::OWN, |input| participants(input.w_id, std::iter::once(input.c_w_id), partitions))
     }
 
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {

@@ -70,12 +70,12 @@ impl StockLevel {
         Ok(&items[..distinct])
     }
 
-    /// How many of the items are low on stock.
+    /// How many of the items are low on stock. All of them are looked up, also when the first is evicted.
     fn count_low(&self, txn: &mut TxnContext<'_>, input: &params::StockLevel, items: &[i32]) -> Result<u32, Abort> {
         let (partition, table) = (on(txn, input.w_id)?, self.stock.table);
         let stock_key = |i_id: i32| KeyBuf::new().i16(input.w_id).i32(i_id);
         let mut expected = [KeyHash::default(); PREFETCH_WINDOW];
-        let mut low = 0;
+        let (mut low, mut all_here) = (0, true);
         for items in items.chunks(PREFETCH_WINDOW) {
             for (&i_id, expected) in items.iter().zip(&mut expected) {
                 *expected = partition.prefetch_key(table, &stock_key(i_id));
@@ -85,10 +85,14 @@ impl StockLevel {
             }
             for &i_id in items {
                 let stock = partition.lookup(table, &stock_key(i_id)).ok_or(refusal("no stock of an ordered item"))?;
-                low += u32::from(partition.integer(stock, self.stock.s_quantity)? < i64::from(input.threshold));
+                match partition.integer(stock, self.stock.s_quantity) {
+                    Ok(quantity) => low += u32::from(quantity < i64::from(input.threshold)),
+                    Err(Abort::Evicted) => all_here = false,
+                    Err(other) => return Err(other),
+                }
             }
         }
-        Ok(low)
+        if all_here { Ok(low) } else { Err(Abort::Evicted) }
     }
 }
 

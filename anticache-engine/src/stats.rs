@@ -17,6 +17,8 @@ pub struct Counters {
     pub failed: u64,
     /// Times that a transaction was rolled back after a pre-pass and re-queued.
     pub restarted: u64,
+    /// Times that a waiting transaction lost the tuples that it kept in memory to an older one.
+    pub robbed: u64,
     /// Of the committed ones, those that took place at several partitions.
     pub multi_partition: u64,
     /// Microseconds that the partition waited for others in such transactions.

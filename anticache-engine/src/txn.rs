@@ -99,6 +99,8 @@ impl Footprint {
 /// The one running transaction of a partition.
 pub struct TxnContext<'run> {
     pub(crate) partition: u16,
+    /// Partitions of the database.
+    pub(crate) partitions: u32,
     /// The contexts of the other participants, at the context that the procedure got; empty at those, and for a transaction of one partition.
     pub(crate) peers: Vec<TxnContext<'run>>,
     pub(crate) tables: &'run mut [Table],
@@ -133,6 +135,18 @@ impl TxnContext<'_> {
         self.peers.iter_mut().find(|peer| u32::from(peer.partition) == partition).ok_or_else(|| {
             Abort::user(format!("partition {partition} is not reached from partition {own} in this transaction"))
         })
+    }
+
+    /// Whether this is the transaction's only participant, or not the context that the procedure was given.
+    #[inline]
+    pub fn is_alone(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// How many partitions the database has.
+    #[inline]
+    pub fn partitions(&self) -> u32 {
+        self.partitions
     }
 
     /// Moves what was appended at other participants into the reply.

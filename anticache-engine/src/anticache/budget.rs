@@ -4,13 +4,15 @@
 //! `eviction_threshold` allows; it constructs at most one block at a time, so that transactions run in between. A transaction or a merge that finds
 //! no memory all the same has as many blocks constructed as it needs: that is the hard limit.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use super::eviction::{Cause, Evicted};
 use crate::catalog::TableId;
-use crate::partition::Partition;
+use crate::partition::{Age, Partition};
 use crate::stats::PauseKind;
 use crate::storage::table::Table;
+use crate::storage::tuples::flag;
 
 /// Slots kept free ahead of demand when the budget is used up, so that evictions seldom interrupt a transaction.
 const LOW_WATER_SLOTS: u64 = 64;
@@ -22,6 +24,8 @@ pub(crate) enum Room {
     Made,
     /// Not before the disk has done something.
     Wait,
+    /// Not before transactions that are older have ended.
+    AfterOthers,
     /// Nothing is left that may be evicted.
     Nothing,
 }
@@ -90,8 +94,8 @@ impl Partition {
         })
     }
 
-    /// Makes sure that `count` tuples can be added to a table, evicting what is coldest.
-    pub(crate) fn make_room(&mut self, table: usize, count: u64) -> Room {
+    /// Makes sure that `count` tuples can be added to a table for a transaction of an age, evicting what is coldest, and what younger ones keep.
+    pub(crate) fn make_room(&mut self, table: usize, count: u64, age: Age) -> Room {
         loop {
             if self.find_room(table, count) {
                 return Room::Made;
@@ -99,7 +103,8 @@ impl Partition {
             match self.evict(Cause::Demand) {
                 Evicted::Block => {}
                 Evicted::Wait => return Room::Wait,
-                Evicted::Nothing if self.unpin_all() => {}
+                Evicted::Nothing if self.rob_youngest(age) => {}
+                Evicted::Nothing if self.an_older_one_keeps_tuples(age) => return Room::AfterOthers,
                 Evicted::Nothing => return Room::Nothing,
             }
         }
@@ -119,6 +124,27 @@ impl Partition {
         }
     }
 
+    /// Gives back some chunks of a table, when it keeps enough free slots. Who keeps track of the tuples moved follows them.
+    fn release_chunks(&mut self, table: usize, kept: u64) -> bool {
+        let (log, mut pinned) = (&mut self.log, HashMap::new());
+        let released = self.tables[table].release_chunks(kept, &mut self.meter, |old, new, flags| {
+            if let Some(log) = log.as_mut().filter(|_| flags & flag::UNSYNCED != 0) {
+                log.moved(table as TableId, new, flags);
+            }
+            if flags & flag::PINNED != 0 {
+                // From one chunk that is released it may have come to another.
+                match pinned.values_mut().find(|place| **place == old) {
+                    Some(place) => *place = new,
+                    None => drop(pinned.insert(old, new)),
+                }
+            }
+        });
+        if !pinned.is_empty() {
+            self.repin(table as TableId, &pinned);
+        }
+        released
+    }
+
     /// Gives back some chunks, or one slab of variable-length data, of the table with the most free memory. With `wanting`: for that table's good,
     /// which itself keeps `count` free slots; the others keep what they would otherwise want back at once.
     fn release_memory(&mut self, wanting: Option<usize>, count: u64) -> bool {
@@ -134,12 +160,7 @@ impl Partition {
                 Some(_) => kept_slots(table),
             };
             let kept = kept.max(table.wanted_slots());
-            let log = &mut self.log;
-            let released = self.tables[index].release_chunks(kept, &mut self.meter, |tuple, flags| {
-                if let Some(log) = log {
-                    log.moved(index as TableId, tuple, flags);
-                }
-            });
+            let released = self.release_chunks(index, kept);
             // Its own slabs, for another value: not the one just made for the value before in the same row.
             let kept_slabs = u32::from(wanting == Some(index) && self.tables[index].wants_value_memory());
             // What another table keeps for a transaction stays there.

@@ -171,6 +171,10 @@ impl Partition {
             match self.make_room_for(block_id) {
                 Room::Made => {}
                 Room::Wait => return false,
+                Room::AfterOthers => {
+                    self.postpone_fetch(block_id);
+                    return true;
+                }
                 Room::Nothing => {
                     self.fetch_failed(block_id, &self.no_memory(block_id));
                     return true;
@@ -211,10 +215,10 @@ impl Partition {
         let state = anticache.blocks.get(block_id);
         let whole = anticache.merges_whole(state);
         let count = if whole { u64::from(state.live()) } else { fetch.wanted.len() as u64 };
-        let table = usize::from(fetch.table);
-        match self.make_room(table, count) {
+        let (table, age) = (usize::from(fetch.table), self.oldest(&fetch.waiters));
+        match self.make_room(table, count, age) {
             // What tables have kept for transactions may be what this block needs.
-            Room::Nothing if self.forget_wants() => self.make_room(table, count),
+            Room::Nothing | Room::AfterOthers if self.forget_wants() => self.make_room(table, count, age),
             room => room,
         }
     }
@@ -277,6 +281,14 @@ impl Partition {
         true
     }
 
+    /// Gives a fetch up for which there is no room before older transactions have ended: who waits for it will run, and ask for it, again.
+    fn postpone_fetch(&mut self, block_id: u32) {
+        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&block_id));
+        let waiters = fetch.map(|fetch| fetch.waiters).unwrap_or_default();
+        waiters.iter().for_each(|&id| self.rob(id));
+        self.release_waiters(waiters, None);
+    }
+
     /// A block could not be had.
     fn block_failed(&mut self, block_id: u32) {
         self.counters.block_errors += 1;
@@ -301,7 +313,7 @@ impl Partition {
             }
             waiting.blocks_pending -= 1;
             if waiting.blocks_pending == 0 {
-                self.ready.push_back(id);
+                self.blocks_came(id);
             }
         }
     }

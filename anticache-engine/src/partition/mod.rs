@@ -36,12 +36,14 @@ use crate::storage::tuples::{TupleId, flag};
 use crate::storage::undo::{Change, UndoLog};
 use crate::txn::{Abort, Footprint, TxnContext, roll_back};
 
+mod admission;
 mod gauges;
 pub mod multi;
 mod replay;
 mod room;
 mod waiting;
 
+pub(crate) use admission::Age;
 use room::Refusal;
 pub(crate) use waiting::{Waiting, WaitingId};
 
@@ -121,6 +123,7 @@ struct Invocation<'params> {
     params: &'params [u8],
     /// Executions before this one.
     restarts: u32,
+    age: Age,
 }
 
 /// Chooses the transactions that update the LRU chain: each with probability α, by a seeded xorshift generator.
@@ -149,6 +152,8 @@ impl Sampler {
 /// One partition of the database.
 pub struct Partition {
     id: u32,
+    /// Partitions of the database.
+    partitions: u32,
     pub(crate) procedures: ProcedureSet,
     pub(crate) tables: Vec<Table>,
     pub(crate) meter: MemoryMeter,
@@ -168,6 +173,14 @@ pub struct Partition {
     pub(crate) ready: VecDeque<WaitingId>,
     /// Transactions that get memory only when `unresolved_group` is released.
     after_release: Vec<WaitingId>,
+    /// Waiting transactions that keep nothing in memory until others have ended.
+    held_back: Vec<WaitingId>,
+    /// As many are let be under way as long as there are such.
+    most_under_way: usize,
+    /// Transactions that have gone well since this number was changed.
+    went_well: usize,
+    /// Transactions that got an age here.
+    ages: u64,
     /// How many waiting transactions keep a tuple in memory; the tuple's flag says where it matters that some do.
     pins: HashMap<(TableId, TupleId), u32>,
     pub(crate) counters: Counters,
@@ -264,6 +277,7 @@ impl Partition {
         let ring = ring.map_err(StartError::system("set up disk I/O"))?;
         Ok(Self {
             id,
+            partitions: config.partitions,
             procedures,
             tables,
             meter,
@@ -281,6 +295,10 @@ impl Partition {
             free_waiting: Vec::new(),
             ready: VecDeque::new(),
             after_release: Vec::new(),
+            held_back: Vec::new(),
+            most_under_way: usize::MAX,
+            went_well: 0,
+            ages: 0,
             pins: HashMap::new(),
             counters: Counters::default(),
             events: Events::default(),
@@ -379,7 +397,8 @@ impl Partition {
             for request in window {
                 let origin = Origin { connection, epoch, token: request.token };
                 let params = request.params(input);
-                let invocation = Invocation { origin, procedure: request.procedure, params, restarts: 0 };
+                let invocation =
+                    Invocation { origin, procedure: request.procedure, params, restarts: 0, age: Age::NEW };
                 if !self.divert(invocation, sink) {
                     self.run(invocation, sink);
                 }
@@ -426,12 +445,14 @@ impl Partition {
     #[inline]
     fn run<S: ReplySink>(&mut self, mut invocation: Invocation<'_>, sink: &mut S) {
         while let Some(table) = self.attempt(invocation, sink) {
-            match self.make_room_to_rerun(usize::from(table), invocation.restarts, sink) {
+            match self.make_room_to_rerun(usize::from(table), (invocation.restarts, invocation.age), sink) {
                 Ok(()) => {}
                 Err(Refusal::AfterRelease) => {
-                    self.park_until_release(invocation.to_waiter());
+                    let age = self.settled_age(invocation.age);
+                    self.park_until_release(invocation.to_waiter(), age);
                     return;
                 }
+                Err(Refusal::AfterOthers) => return self.queue_behind(invocation),
                 Err(Refusal::Never(reason)) => return self.refuse(invocation.origin, &reason, sink),
             }
             invocation.restarts += 1;
@@ -456,6 +477,7 @@ impl Partition {
         self.footprint.clear();
         let mut txn = TxnContext {
             partition: self.id as u16,
+            partitions: self.partitions,
             peers: Vec::new(),
             tables: &mut self.tables,
             meter: &mut self.meter,
@@ -546,6 +568,7 @@ impl Partition {
         self.footprint.clear();
         TxnContext {
             partition: self.id as u16,
+            partitions: self.partitions,
             peers: Vec::new(),
             tables: &mut self.tables,
             meter: &mut self.meter,

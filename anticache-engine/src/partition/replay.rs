@@ -1,6 +1,6 @@
 //! Transactions of the command log run again at recovery: the same executor, without a log and without anybody who waits for a reply.
 
-use super::{Invocation, Origin, Partition, ReplySink};
+use super::{Age, Invocation, Origin, Partition, ReplySink};
 use crate::net::frame::{REPLY_HEADER_BYTES, Status};
 
 /// Nobody's connection.
@@ -40,7 +40,7 @@ impl Partition {
 
     fn try_replay(&mut self, procedure: u16, params: &[u8]) -> (Option<Status>, String) {
         let mut replies = Replies::default();
-        self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0 }, &mut replies);
+        self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0, age: Age::OLDEST }, &mut replies);
         while replies.0.is_empty() {
             self.poll(&mut replies);
             if replies.0.is_empty() && self.ready.is_empty() && self.ring.in_flight() > 0 {
@@ -72,7 +72,7 @@ impl Partition {
     /// # Errors
     /// Why there is none.
     pub(crate) fn make_room_quietly(&mut self, table: usize, attempts: u32) -> Result<(), String> {
-        let made = self.make_room_to_rerun(table, attempts, &mut Replies::default());
+        let made = self.make_room_to_rerun(table, (attempts, Age::OLDEST), &mut Replies::default());
         made.map_err(|refusal| refusal.to_string())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::admission::Age;
 use super::{MAX_GROUP_BYTES, MAX_RESTARTS, Partition, ReplySink, WaitingId};
 use crate::anticache::Room;
 use crate::stats::PauseKind;
@@ -14,20 +15,23 @@ pub(crate) enum Refusal {
     /// the middle of everything could mean to wait for oneself.
     #[error("memory is held by transactions that other partitions have not made durable")]
     AfterRelease,
+    /// Transactions older than it keep in memory what it would need to have evicted.
+    #[error("memory is held by transactions that began before")]
+    AfterOthers,
     /// For this reason.
     #[error("{0}")]
     Never(String),
 }
 
 impl Partition {
-    /// Step 6. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
+    /// Step 6, for a transaction of an age that was executed so often. Waits for the disk when every buffer is on its way to it, or the writes of all cold tuples are not durable yet.
     ///
     /// # Errors
     /// Why there is no room.
     pub(crate) fn make_room_to_rerun<S: ReplySink>(
         &mut self,
         table: usize,
-        restarts: u32,
+        (restarts, age): (u32, Age),
         sink: &mut S,
     ) -> Result<(), Refusal> {
         self.hungry = true;
@@ -39,7 +43,8 @@ impl Partition {
             }
             let started = Instant::now();
             let hungry = (0..self.tables.len()).filter(|&table| self.tables[table].is_hungry()).collect::<Vec<_>>();
-            let lacking = hungry.into_iter().map(|table| self.make_room(table, 0)).find(|&room| room != Room::Made);
+            let lacking =
+                hungry.into_iter().map(|table| self.make_room(table, 0, age)).find(|&room| room != Room::Made);
             self.pauses.add(PauseKind::Eviction, started);
             match lacking {
                 None => return Ok(()),
@@ -56,6 +61,7 @@ impl Partition {
                 Some(_) if self.tables[table].tuples().free_slots() > free => return Ok(()),
                 // What other tables have kept for this transaction may be what this one lacks.
                 Some(_) if self.forget_wants_but(table) => {}
+                Some(Room::AfterOthers) => return Err(Refusal::AfterOthers),
                 Some(_) => break "nothing can be evicted",
             }
         };

@@ -1,7 +1,9 @@
 //! Transactions that wait for blocks: the end of a pre-pass, pins, and running again (paper §3.3).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::admission::Age;
 use super::multi::MultiRequest;
 use super::{Invocation, MAX_RESTARTS, Origin, Partition, ReplySink};
 use crate::catalog::TableId;
@@ -26,30 +28,49 @@ pub(crate) enum Waiter {
     Multi(Arc<MultiRequest>),
     /// A transaction that is executed again from the log; whoever does so waits for it.
     Replay,
+    /// A transaction of this partition that runs again now.
+    Running,
+}
+
+impl Waiter {
+    /// Does not count its last restart.
+    pub(super) fn forgive_restart(&mut self) {
+        match self {
+            Self::Single { restarts, .. } => *restarts = restarts.saturating_sub(1),
+            Self::Multi(request) => request.forgive_restart(),
+            Self::Replay | Self::Running => {}
+        }
+    }
 }
 
 /// A transaction that waits for blocks, or is ready to run again.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(super) waiter: Waiter,
+    pub(super) age: Age,
     /// Tuples that must stay in memory until it ran.
     pub(crate) pinned: Vec<(TableId, TupleId)>,
     /// Blocks not merged yet.
     pub(crate) blocks_pending: u32,
     /// Why a block of it cannot be had.
     pub(crate) problem: Option<String>,
+    /// Whether an older transaction has taken its tuples away, and it was not held back since.
+    pub(super) was_robbed: bool,
+    /// Whether it waits for others to end, and keeps nothing.
+    pub(super) is_held_back: bool,
 }
 
 impl Waiting {
-    pub(super) fn new(waiter: Waiter) -> Self {
-        Self { waiter, pinned: Vec::new(), blocks_pending: 0, problem: None }
+    pub(super) fn new(waiter: Waiter, age: Age) -> Self {
+        let (was_robbed, is_held_back) = (false, false);
+        Self { waiter, age, pinned: Vec::new(), blocks_pending: 0, problem: None, was_robbed, is_held_back }
     }
 
     /// Where its reply goes, when that is this partition's business alone.
     pub(super) fn origin(&self) -> Option<Origin> {
         match self.waiter {
             Waiter::Single { origin, .. } => Some(origin),
-            Waiter::Multi(_) | Waiter::Replay => None,
+            Waiter::Multi(_) | Waiter::Replay | Waiter::Running => None,
         }
     }
 }
@@ -86,12 +107,17 @@ impl Partition {
         self.counters.restarted += 1;
         let tuples = self.footprint.evicted.len() as u64;
         self.events.add(EventKind::Restart, Amounts { tuples, ..Amounts::default() });
-        let id = self.park(Waiting::new(invocation.to_waiter()));
+        let age = self.settled_age(invocation.age);
+        let id = self.park(Waiting::new(invocation.to_waiter(), age));
         self.keep_footprint(id);
     }
 
-    /// Makes what an execution touched in memory the hottest, pins it for a waiting transaction, and requests the blocks that it needs.
+    /// Unless it must queue behind others: makes what an execution touched in memory the hottest, pins it for a waiting transaction, and requests the blocks that it needs.
     pub(super) fn keep_footprint(&mut self, id: WaitingId) {
+        let age = self.oldest(&[id]);
+        if !self.footprint.evicted.is_empty() && self.must_queue(age) {
+            return self.hold_back(id);
+        }
         let footprint = std::mem::take(&mut self.footprint);
         for &(table, tuple) in &footprint.resident {
             if self.tables[usize::from(table)].tuples().is_live(tuple) {
@@ -104,8 +130,8 @@ impl Partition {
     }
 
     /// Lets a transaction wait until the log group that others hold up is released.
-    pub(super) fn park_until_release(&mut self, waiter: Waiter) -> WaitingId {
-        let id = self.park(Waiting::new(waiter));
+    pub(super) fn park_until_release(&mut self, waiter: Waiter, age: Age) -> WaitingId {
+        let id = self.park(Waiting::new(waiter, age));
         self.after_release.push(id);
         id
     }
@@ -121,7 +147,7 @@ impl Partition {
 
     /// Keeps a tuple in memory until a waiting transaction ran.
     pub(crate) fn pin(&mut self, waiter: WaitingId, table: TableId, tuple: TupleId) {
-        let Some(waiting) = &mut self.waiting[waiter] else { return };
+        let Some(waiting) = self.waiting[waiter].as_mut().filter(|waiting| !waiting.was_robbed) else { return };
         waiting.pinned.push((table, tuple));
         *self.pins.entry((table, tuple)).or_insert(0) += 1;
         let tuples = self.tables[usize::from(table)].tuples_mut();
@@ -129,7 +155,18 @@ impl Partition {
         tuples.set_flags(tuple, flags);
     }
 
-    fn unpin(&mut self, pinned: &[(TableId, TupleId)]) {
+    /// Follows tuples that were moved to other slots of a table.
+    pub(crate) fn repin(&mut self, table: TableId, moved: &HashMap<TupleId, TupleId>) {
+        let pinned = self.waiting.iter_mut().flatten().flat_map(|waiting| &mut waiting.pinned);
+        for (_, tuple) in pinned.filter(|(of, _)| *of == table) {
+            *tuple = *moved.get(tuple).unwrap_or(tuple);
+        }
+        // All are taken out before the first is put back: a tuple may have moved to where another one was.
+        let counts: Vec<_> = moved.iter().map(|(&old, &new)| (new, self.pins.remove(&(table, old)))).collect();
+        self.pins.extend(counts.into_iter().filter_map(|(new, count)| Some(((table, new), count?))));
+    }
+
+    pub(super) fn unpin(&mut self, pinned: &[(TableId, TupleId)]) {
         for pin in pinned {
             let Some(count) = self.pins.get_mut(pin) else { continue };
             *count -= 1;
@@ -144,16 +181,8 @@ impl Partition {
         }
     }
 
-    /// Gives up all pins, when they leave no room for a block that somebody waits for; false when there are none. Transactions whose tuples
-    /// are evicted again are restarted again, which is bounded.
-    pub(crate) fn unpin_all(&mut self) -> bool {
-        let waiting = self.waiting.iter_mut().flatten();
-        let all: Vec<_> = waiting.flat_map(|waiting| std::mem::take(&mut waiting.pinned)).collect();
-        self.unpin(&all);
-        !all.is_empty()
-    }
-
     pub(super) fn run_ready<S: ReplySink>(&mut self, sink: &mut S) {
+        self.let_in();
         // Only those ready now: one that is re-queued on the way waits for the next round.
         for _ in 0..self.ready.len() {
             let Some(id) = self.ready.pop_front() else {
@@ -162,32 +191,40 @@ impl Partition {
             let Some(waiting) = &mut self.waiting[id] else {
                 continue;
             };
+            if waiting.was_robbed && waiting.problem.is_none() {
+                self.hold_back(id);
+                continue;
+            }
             if let Waiter::Multi(request) = &waiting.waiter {
                 let (request, problem) = (Arc::clone(request), waiting.problem.take());
-                // It keeps its pins until it runs.
+                // It keeps its pins until it has run.
                 self.multi_ready(request, problem);
                 continue;
             }
-            let Some(Waiting { waiter, problem, .. }) = self.end_waiting(id) else {
-                continue;
-            };
-            let Waiter::Single { origin, procedure, ref params, restarts } = waiter else {
-                continue;
-            };
-            self.bound_group(sink);
-            self.bound_snapshot(sink);
-            match &problem {
-                None => self.run(Invocation { origin, procedure, params, restarts }, sink),
-                Some(problem) => self.refuse(origin, problem, sink),
+            let (age, problem) = (waiting.age, waiting.problem.take());
+            let waiter = std::mem::replace(&mut waiting.waiter, Waiter::Running);
+            if let Waiter::Single { origin, procedure, ref params, restarts } = waiter {
+                self.bound_group(sink);
+                self.bound_snapshot(sink);
+                match &problem {
+                    None => self.run(Invocation { origin, procedure, params, restarts, age }, sink),
+                    Some(problem) => self.refuse(origin, problem, sink),
+                }
             }
+            self.end_waiting(id);
         }
+        self.let_in();
     }
 
     /// Releases what a waiting transaction has kept in memory, and forgets it.
-    pub(super) fn end_waiting(&mut self, id: WaitingId) -> Option<Waiting> {
-        let waiting = self.waiting[id].take()?;
+    pub(super) fn end_waiting(&mut self, id: WaitingId) {
+        let Some(waiting) = self.waiting[id].take() else { return };
         self.free_waiting.push(id);
+        if waiting.is_held_back {
+            self.held_back.retain(|&held_back| held_back != id);
+        } else if !waiting.was_robbed {
+            self.one_went_well();
+        }
         self.unpin(&waiting.pinned);
-        Some(waiting)
     }
 }

@@ -51,6 +51,7 @@ impl Row {
 /// Rows by primary key; those of HISTORY by their number.
 type Rows = BTreeMap<Vec<i64>, Row>;
 
+#[derive(Clone)]
 pub struct Reference {
     tables: BTreeMap<&'static str, Rows>,
     histories: i64,

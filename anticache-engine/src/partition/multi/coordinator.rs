@@ -121,6 +121,10 @@ impl Coordinator {
         self.next_request.fetch_add(1, Ordering::Relaxed)
     }
 
+    pub(super) fn next_request_id(&self) -> u64 {
+        self.next_request.load(Ordering::Relaxed)
+    }
+
     pub(super) fn submit_new(&self, request: MultiRequest) {
         self.outstanding.fetch_add(1, Ordering::AcqRel);
         self.submit(Arc::new(request));

@@ -8,6 +8,7 @@ use super::coordinator::{Coordinator, Item, Work};
 use super::{MultiRequest, Outbox, lock};
 use crate::catalog::TableId;
 use crate::net::frame::{Status, begin_reply, finish_reply, write_reply};
+use crate::partition::admission::age_of;
 use crate::partition::room::Refusal;
 use crate::partition::waiting::Waiter;
 use crate::partition::{MAX_RESTARTS, Partition, Waiting, WaitingId};
@@ -102,6 +103,9 @@ impl Coordinator {
             Work::Transaction(request) => {
                 let mut frame = Vec::new();
                 let end = self.run_transaction(item, request, partitions, &mut frame);
+                if matches!(end, End::Answered) {
+                    partitions.iter_mut().for_each(|partition| partition.unpark_multi(request.id));
+                }
                 if matches!(end, End::Answered) && !frame.is_empty() {
                     partitions[0].answer_multi(request, frame);
                 }
@@ -121,7 +125,6 @@ impl Coordinator {
         partitions: &mut [&mut Partition],
         frame: &mut Vec<u8>,
     ) -> End {
-        partitions.iter_mut().for_each(|partition| partition.unpark_multi(request.id));
         let problem = lock(&request.problem).take();
         let failure =
             partitions.iter().find_map(|partition| partition.failure.clone().or(self.failure(partition.id())));
@@ -159,12 +162,20 @@ impl Coordinator {
                     undo_all(partitions);
                     let restarts = request.restarts.fetch_add(1, Ordering::Relaxed);
                     match with_outbox(partitions[place], |partition, outbox| {
-                        partition.make_room_to_rerun(usize::from(table), restarts, outbox)
+                        partition.make_room_to_rerun(usize::from(table), (restarts, age_of(request)), outbox)
                     }) {
                         Ok(()) => {}
                         Err(Refusal::AfterRelease) => {
                             request.pending.store(1, Ordering::Release);
-                            let id = partitions[place].park_until_release(Waiter::Multi(Arc::clone(request)));
+                            let id = partitions[place]
+                                .park_until_release(Waiter::Multi(Arc::clone(request)), age_of(request));
+                            partitions[place].remember_parked(request.id, id);
+                            return End::Parked;
+                        }
+                        Err(Refusal::AfterOthers) => {
+                            request.pending.store(1, Ordering::Release);
+                            let waiter = Waiter::Multi(Arc::clone(request));
+                            let id = partitions[place].park_until_others_end(waiter, age_of(request));
                             partitions[place].remember_parked(request.id, id);
                             return End::Parked;
                         }
@@ -237,7 +248,7 @@ fn park(partitions: &mut [&mut Partition], request: &Arc<MultiRequest>, frame: &
     partitions[0].counters.restarted += 1;
     request.pending.store(fetching as u32, Ordering::Release);
     for partition in partitions.iter_mut() {
-        let id = partition.park(Waiting::new(Waiter::Multi(Arc::clone(request))));
+        let id = partition.park(Waiting::new(Waiter::Multi(Arc::clone(request)), age_of(request)));
         partition.keep_footprint(id);
         partition.remember_parked(request.id, id);
     }
@@ -255,9 +266,12 @@ fn with_outbox<T>(partition: &mut Partition, work: impl FnOnce(&mut Partition, &
 }
 
 impl Partition {
+    /// Notes where a request waits; what it kept until now is given up.
     fn remember_parked(&mut self, request: u64, id: WaitingId) {
-        if let Some(link) = &mut self.link {
-            link.parked.insert(request, id);
+        let before = self.link.as_mut().and_then(|link| link.parked.insert(request, id));
+        if let Some(before) = before {
+            self.forgive_if_robbed(before);
+            self.end_waiting(before);
         }
     }
 

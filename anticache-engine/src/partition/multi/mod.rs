@@ -82,6 +82,20 @@ pub(crate) struct MultiRequest {
     problem: Mutex<Option<String>>,
 }
 
+impl MultiRequest {
+    /// Its number among the site's requests, in the order of their arrival.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Does not count the restart that follows, or the last one: it is for the sake of an older transaction.
+    pub(super) fn forgive_restart(&self) {
+        let one_less = |restarts: u32| restarts.checked_sub(1);
+        // With none counted, there is nothing to forgive.
+        let _ = self.restarts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    }
+}
+
 /// Replies of a partition that were released while it was lent, by connection and epoch.
 #[derive(Default)]
 pub(crate) struct Outbox(Vec<(u32, u32, Vec<u8>)>);
@@ -121,6 +135,11 @@ impl Link {
             parked: HashMap::new(),
             owed: HashMap::new(),
         }
+    }
+
+    /// The number of the site's next multi-partition request.
+    pub(super) fn requests_so_far(&self) -> u64 {
+        self.site.next_request_id()
     }
 
     fn is_idle(&self) -> bool {

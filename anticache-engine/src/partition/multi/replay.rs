@@ -14,7 +14,7 @@ use super::meeting::{Chair, Meeting};
 use super::{Outbox, lock};
 use crate::partition::replay::MAX_ATTEMPTS;
 use crate::partition::waiting::Waiter;
-use crate::partition::{MAX_RESTARTS, Partition, Waiting};
+use crate::partition::{Age, MAX_RESTARTS, Partition, Waiting};
 
 /// Executes a logged transaction, which committed when it was logged, and nothing is logged or answered. `partitions` has its participants in the
 /// order of the record, the base partition first. Waits for the disk where tuples are evicted or memory is short.
@@ -48,7 +48,11 @@ pub fn replay_multi(partitions: &mut [&mut Partition], procedure: &str, params: 
             }
             Attempt::NeedMemory { place, table } => {
                 undo_all(partitions);
-                let room = partitions[place].make_room_to_rerun(usize::from(table), restarts, &mut Outbox::default());
+                let room = partitions[place].make_room_to_rerun(
+                    usize::from(table),
+                    (restarts, Age::OLDEST),
+                    &mut Outbox::default(),
+                );
                 if let Err(refusal) = room {
                     // It committed before, so memory sufficed: but not always the memory that others hold at this moment.
                     partitions.iter_mut().for_each(|partition| partition.settle());
@@ -68,7 +72,7 @@ fn fetch(partitions: &mut [&mut Partition]) -> Result<(), String> {
     let ids: Vec<_> = partitions
         .iter_mut()
         .map(|partition| {
-            let id = partition.park(Waiting::new(Waiter::Replay));
+            let id = partition.park(Waiting::new(Waiter::Replay, Age::OLDEST));
             partition.keep_footprint(id);
             partition.start_fetches();
             id

@@ -17,10 +17,10 @@ pub(super) fn find(
 ) -> Result<TupleRef, Abort> {
     let district = KeyBuf::new().i16(w_id).i8(d_id);
     match by {
-        CustomerBy::Id(c_id) => on(txn, w_id).lookup(customers.table, &district.i32(*c_id)).ok_or(NO_CUSTOMER),
+        CustomerBy::Id(c_id) => on(txn, w_id)?.lookup(customers.table, &district.i32(*c_id)).ok_or(NO_CUSTOMER),
         CustomerBy::LastName(name) => {
             let prefix = district.varchar(name.as_slice(), MAX_NAME_BYTES);
-            let partition = on(txn, w_id);
+            let partition = on(txn, w_id)?;
             let found = partition.scan(
                 customers.table,
                 customers.by_name,

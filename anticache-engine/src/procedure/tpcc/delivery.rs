@@ -1,10 +1,10 @@
 //! Delivery (clause 2.7): the oldest undelivered order of each of a warehouse's districts, all in one transaction.
 
-use super::{DISTRICTS, NO_WAREHOUSE, TpccProcedure, Warehouses, handles, on, params, refusal};
+use super::{DISTRICTS, NO_WAREHOUSE, handles, on, params, participants, refusal};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::Procedure;
+use crate::procedure::{Participants, Procedure};
 use crate::storage::ordered_index::Direction;
 use crate::txn::{Abort, Matches, TupleRef, TxnContext};
 
@@ -23,11 +23,11 @@ pub struct Delivery {
 /// What is delivered in one district.
 #[derive(Clone, Copy)]
 struct Due {
-    d_id: i8,
     o_id: i32,
     new_order: TupleRef,
     order: TupleRef,
     lines: Matches,
+    customer: TupleRef,
 }
 
 impl Delivery {
@@ -41,9 +41,9 @@ impl Delivery {
         })
     }
 
-    /// Looks up a district's oldest undelivered order and its lines, and reads nothing of them: they may be evicted.
+    /// Looks up a district's oldest undelivered order, its lines and its customer, whom an index knows, and reads nothing of them: they may be evicted.
     fn due(&self, txn: &mut TxnContext<'_>, w_id: i16, d_id: i8) -> Result<Option<Due>, Abort> {
-        let partition = on(txn, w_id);
+        let partition = on(txn, w_id)?;
         let district = KeyBuf::new().i16(w_id).i8(d_id);
         let (table, by_id) = (self.new_orders.table, self.new_orders.by_id);
         let oldest = partition.scan(table, by_id, &district, &district, Direction::Ascending, 1)?;
@@ -56,12 +56,13 @@ impl Delivery {
         let order = partition.lookup(self.orders.table, &key).ok_or(refusal("a new order is not among the orders"))?;
         let (table, by_id) = (self.order_line.table, self.order_line.by_id);
         let lines = partition.scan(table, by_id, &key, &key, Direction::Ascending, usize::MAX)?;
-        Ok(Some(Due { d_id, o_id, new_order, order, lines }))
+        let c_id = partition.indexed_integer(order, self.orders.o_c_id)? as i32;
+        let customer = partition.lookup(self.customer.table, &district.i32(c_id)).ok_or(super::NO_CUSTOMER)?;
+        Ok(Some(Due { o_id, new_order, order, lines, customer }))
     }
 
     fn deliver(&self, txn: &mut TxnContext<'_>, input: &params::Delivery, due: &Due) -> Result<(), Abort> {
-        let partition = on(txn, input.w_id);
-        let c_id = partition.integer(due.order, self.orders.o_c_id)? as i32;
+        let partition = on(txn, input.w_id)?;
         partition.set_integer(due.order, self.orders.o_carrier_id, i64::from(input.carrier_id))?;
         let mut amount_cents = 0;
         for at in 0..due.lines.len() {
@@ -70,8 +71,7 @@ impl Delivery {
             partition.set_integer(line, self.order_line.ol_delivery_d, input.date_us)?;
         }
         partition.delete(due.new_order)?;
-        let key = KeyBuf::new().i16(input.w_id).i8(due.d_id).i32(c_id);
-        let customer = partition.lookup(self.customer.table, &key).ok_or(super::NO_CUSTOMER)?;
+        let customer = due.customer;
         let balance_cents = partition.integer(customer, self.customer.c_balance)? + amount_cents;
         partition.set_integer(customer, self.customer.c_balance, balance_cents)?;
         let deliveries = partition.integer(customer, self.customer.c_delivery_cnt)? + 1;
@@ -88,9 +88,13 @@ impl Procedure for Delivery {
         Some((self.warehouse.table, params.get(..2)?))
     }
 
+    fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
+        params::home(params).map_or(Participants::OWN, |w_id| participants(w_id, std::iter::empty(), partitions))
+    }
+
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::Delivery::decode(params)?;
-        on(txn, input.w_id).lookup(self.warehouse.table, &KeyBuf::new().i16(input.w_id)).ok_or(NO_WAREHOUSE)?;
+        on(txn, input.w_id)?.lookup(self.warehouse.table, &KeyBuf::new().i16(input.w_id)).ok_or(NO_WAREHOUSE)?;
         let mut all = [None; DISTRICTS as usize];
         for (due, d_id) in all.iter_mut().zip(1..) {
             *due = self.due(txn, input.w_id, d_id)?;
@@ -103,11 +107,5 @@ impl Procedure for Delivery {
             txn.reply(&o_id.to_le_bytes());
         }
         Ok(())
-    }
-}
-
-impl TpccProcedure for Delivery {
-    fn warehouses(&self, params: &[u8]) -> Result<Warehouses, Abort> {
-        Ok(Warehouses::of(params::Delivery::decode(params)?.w_id, std::iter::empty()))
     }
 }

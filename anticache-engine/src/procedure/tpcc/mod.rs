@@ -25,10 +25,11 @@
 //! The replies hold what the specification's terminals display (clauses 2.4.3, 2.5.3, 2.6.3, 2.7.3, 2.8.3) and do not know from their input. A
 //! New-Order with an unused item number ends with the reason [`ITEM_NOT_FOUND`].
 //!
-//! Each access names its warehouse through [`on`], and [`TpccProcedure::warehouses`] lists those that a call touches: what is at which partition is
-//! known before a transaction starts.
+//! A warehouse with all that belongs to it is at the partition [`partition_of`] it; ITEM is at every partition, and read at the home warehouse's.
+//! Each access names its warehouse through [`on`], so New-Order and Payment reach other warehouses wherever they are. A call is sent to the partition
+//! of its home warehouse.
 
-use super::Procedure;
+use super::{Participants, Procedure};
 use crate::catalog::Catalog;
 use crate::error::CatalogError;
 use crate::txn::{Abort, TxnContext};
@@ -51,44 +52,25 @@ pub const DISTRICTS: i8 = 10;
 /// Why a New-Order with an unused item number is rolled back (clause 2.4.2.3).
 pub const ITEM_NOT_FOUND: &str = "item not found";
 
-/// The warehouses that a call touches: its home, then others, each once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Warehouses {
-    ids: [i16; 1 + params::MAX_LINES],
-    count: usize,
-}
-
-impl Warehouses {
-    fn of(home: i16, others: impl Iterator<Item = i16>) -> Self {
-        let mut all = Self { ids: [home; 1 + params::MAX_LINES], count: 1 };
-        for id in others.take(params::MAX_LINES) {
-            if !all.as_slice().contains(&id) {
-                all.ids[all.count] = id;
-                all.count += 1;
-            }
-        }
-        all
-    }
-
-    /// Their numbers, home first.
-    pub fn as_slice(&self) -> &[i16] {
-        &self.ids[..self.count]
-    }
-}
-
-/// One of the five transactions.
-pub trait TpccProcedure: Procedure {
-    /// The warehouses that a call with these parameters touches.
-    ///
-    /// # Errors
-    /// A user abort when the parameters are malformed.
-    fn warehouses(&self, params: &[u8]) -> Result<Warehouses, Abort>;
-}
-
-/// The context at the partition that has the warehouse: with one partition, this one.
+/// The partition, of so many, that has a warehouse: its number mod theirs.
 #[inline]
-fn on<'txn, 'run>(txn: &'txn mut TxnContext<'run>, _w_id: i16) -> &'txn mut TxnContext<'run> {
-    txn
+pub fn partition_of(w_id: i16, partitions: u32) -> u32 {
+    u32::from(w_id as u16) % partitions
+}
+
+/// The partitions of a home warehouse and others.
+fn participants(home: i16, others: impl Iterator<Item = i16>, partitions: u32) -> Participants {
+    let own = Participants::OWN.and(partition_of(home, partitions));
+    others.filter(|&w_id| w_id != home).fold(own, |all, w_id| all.and(partition_of(w_id, partitions)))
+}
+
+/// The context at the partition that has the warehouse. A transaction at one partition was let in because all its warehouses are there.
+///
+/// # Errors
+/// As [`TxnContext::at`].
+#[inline]
+fn on<'txn, 'run>(txn: &'txn mut TxnContext<'run>, w_id: i16) -> Result<&'txn mut TxnContext<'run>, Abort> {
+    if txn.is_alone() { Ok(txn) } else { txn.at(partition_of(w_id, txn.partitions())) }
 }
 
 const fn refusal(reason: &'static str) -> Abort {
@@ -154,20 +136,38 @@ mod tests {
     }
 
     #[test]
-    fn a_call_names_its_warehouses() {
+    fn a_call_names_its_partitions() {
         let line = |supply_w_id| params::Line { i_id: 1, supply_w_id, quantity: 1 };
         let lines = [line(3), line(4), line(3), line(2), line(4)];
         let mut call = Vec::new();
         params::NewOrder::new(3, 1, 1, 0, &lines).unwrap().encode(&mut call);
         let catalog = Catalog::from_sql(SCHEMA).unwrap();
         let new_order = new_order::NewOrder::resolve(&catalog).unwrap();
-        assert_eq!(new_order.warehouses(&call).unwrap().as_slice(), [3, 4, 2]);
-        assert!(new_order.warehouses(&call[1..]).is_err());
+        let at = |procedure: &dyn Procedure, call: &[u8], partitions| -> Vec<u32> {
+            procedure.partitions(call, partitions).iter().collect()
+        };
+        assert_eq!(at(&new_order, &call, 1), [0]);
+        assert_eq!(at(&new_order, &call, 2), [0, 1]);
+        assert_eq!(at(&new_order, &call, 3), [0, 1, 2]);
+        assert_eq!(at(&new_order, &call, 16), [2, 3, 4]);
+        assert_eq!(new_order.partitions(&call[1..], 16), Participants::OWN);
         call.clear();
         let customer = params::CustomerBy::Id(1);
         params::Payment { w_id: 3, d_id: 1, c_w_id: 9, c_d_id: 1, customer, amount_cents: 1, date_us: 0 }
             .encode(&mut call);
         let payment = payment::Payment::resolve(&catalog).unwrap();
-        assert_eq!(payment.warehouses(&call).unwrap().as_slice(), [3, 9]);
+        assert_eq!(at(&payment, &call, 2), [1]);
+        assert_eq!(at(&payment, &call, 3), [0]);
+        assert_eq!(at(&payment, &call, 4), [1, 3]);
+        for (call, procedure) in [
+            (vec![5, 0], Box::new(delivery::Delivery::resolve(&catalog).unwrap()) as Box<dyn Procedure>),
+            (vec![5, 0, 1], Box::new(stock_level::StockLevel::resolve(&catalog).unwrap())),
+            (vec![5, 0, 1], Box::new(order_status::OrderStatus::resolve(&catalog).unwrap())),
+        ] {
+            let mut call = call;
+            assert_eq!(procedure.partitions(&call[..1], 4), Participants::OWN, "{}", procedure.name());
+            call.resize(32, 1);
+            assert_eq!(at(&*procedure, &call, 4), [1], "{}", procedure.name());
+        }
     }
 }

@@ -1,14 +1,12 @@
 //! New-Order (clause 2.4): an order of 5 to 15 lines is entered.
 
 use super::reply::Reply;
-use super::{
-    ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, TpccProcedure, Warehouses, handles, on, params, refusal,
-};
+use super::{ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::row::RowBuf;
 use crate::catalog::{Catalog, Field, TableId};
 use crate::error::CatalogError;
-use crate::procedure::Procedure;
+use crate::procedure::{Participants, Procedure};
 use crate::txn::{Abort, KeyHash, TupleRef, TxnContext};
 
 /// Name on the wire.
@@ -45,6 +43,14 @@ struct Order<'input> {
     s_dist: Field,
 }
 
+/// Where the home warehouse, its district and the customer are.
+struct Home {
+    warehouse: TupleRef,
+    district: TupleRef,
+    customer: TupleRef,
+    s_dist: Field,
+}
+
 /// Where a line's item and stock are; both `None` for an item that does not exist.
 type Goods = Option<(TupleRef, TupleRef)>;
 /// Each line's item and stock, on their way into the processor's cache.
@@ -69,13 +75,13 @@ impl NewOrder {
     }
 
     /// Brings the index entries of every line's item and stock near.
-    fn expect_goods(&self, txn: &mut TxnContext<'_>, input: &params::NewOrder) -> Expected {
+    fn expect_goods(&self, txn: &mut TxnContext<'_>, input: &params::NewOrder) -> Result<Expected, Abort> {
         let mut expected = [(KeyHash::default(), KeyHash::default()); params::MAX_LINES];
         for (line, expected) in input.lines().iter().zip(&mut expected) {
-            expected.0 = on(txn, input.w_id).prefetch_key(self.item.table, &line.i_id.to_le_bytes());
-            expected.1 = on(txn, line.supply_w_id).prefetch_key(self.stock.table, &stock_key(line));
+            expected.0 = on(txn, input.w_id)?.prefetch_key(self.item.table, &line.i_id.to_le_bytes());
+            expected.1 = on(txn, line.supply_w_id)?.prefetch_key(self.stock.table, &stock_key(line));
         }
-        expected
+        Ok(expected)
     }
 
     /// Looks up every line's item and stock; first all tuples, then their texts are brought near.
@@ -86,18 +92,18 @@ impl NewOrder {
         expected: &Expected,
     ) -> Result<[Goods; params::MAX_LINES], Abort> {
         for (line, &(item, stock)) in input.lines().iter().zip(expected) {
-            on(txn, input.w_id).prefetch_tuple(self.item.table, item, ITEM_LINES);
-            on(txn, line.supply_w_id).prefetch_tuple(self.stock.table, stock, STOCK_LINES);
+            on(txn, input.w_id)?.prefetch_tuple(self.item.table, item, ITEM_LINES);
+            on(txn, line.supply_w_id)?.prefetch_tuple(self.stock.table, stock, STOCK_LINES);
         }
         let mut goods = [None; params::MAX_LINES];
         for (line, goods) in input.lines().iter().zip(&mut goods) {
-            let home = on(txn, input.w_id);
+            let home = on(txn, input.w_id)?;
             let Some(item) = home.lookup(self.item.table, &line.i_id.to_le_bytes()) else {
                 continue;
             };
             home.prefetch_text(item, self.item.i_name);
             home.prefetch_text(item, self.item.i_data);
-            let supplier = on(txn, line.supply_w_id);
+            let supplier = on(txn, line.supply_w_id)?;
             let stock = supplier.lookup(self.stock.table, &stock_key(line));
             let stock = stock.ok_or(refusal("the supplying warehouse has no stock of an item"))?;
             supplier.prefetch_text(stock, self.stock.s_data);
@@ -106,21 +112,26 @@ impl NewOrder {
         Ok(goods)
     }
 
+    fn home(&self, txn: &mut TxnContext<'_>, input: &params::NewOrder) -> Result<Home, Abort> {
+        let home = on(txn, input.w_id)?;
+        let warehouse_key = KeyBuf::new().i16(input.w_id);
+        let district_key = warehouse_key.i8(input.d_id);
+        let customer = home.lookup(self.customer.table, &district_key.i32(input.c_id)).ok_or(NO_CUSTOMER)?;
+        let warehouse = home.lookup(self.warehouse.table, &warehouse_key).ok_or(NO_WAREHOUSE)?;
+        let district = home.lookup(self.district.table, &district_key).ok_or(NO_DISTRICT)?;
+        let s_dist = self.stock.s_dist(input.d_id).ok_or(NO_DISTRICT)?;
+        Ok(Home { warehouse, district, customer, s_dist })
+    }
+
     /// Enters the order; the total goes in front of what is known of the warehouse, the district and the customer.
     fn head<'input>(
         &self,
         txn: &mut TxnContext<'_>,
         input: &'input params::NewOrder,
+        Home { warehouse, district, customer, s_dist }: Home,
         reply: &mut Reply,
     ) -> Result<(Order<'input>, i64), Abort> {
-        let home = on(txn, input.w_id);
-        let (warehouse_key, s_dist) = (KeyBuf::new().i16(input.w_id), self.stock.s_dist(input.d_id));
-        let district_key = warehouse_key.i8(input.d_id);
-        let customer = home.lookup(self.customer.table, &district_key.i32(input.c_id)).ok_or(NO_CUSTOMER)?;
-        let warehouse = home.lookup(self.warehouse.table, &warehouse_key).ok_or(NO_WAREHOUSE)?;
-        let district = home.lookup(self.district.table, &district_key).ok_or(NO_DISTRICT)?;
-        let s_dist = s_dist.ok_or(NO_DISTRICT)?;
-
+        let home = on(txn, input.w_id)?;
         let o_id = home.integer(district, self.district.d_next_o_id)?;
         home.set_integer(district, self.district.d_next_o_id, o_id + 1)?;
         let w_tax = home.integer(warehouse, self.warehouse.w_tax)?;
@@ -151,12 +162,12 @@ impl NewOrder {
             .null(self.orders.o_carrier_id)
             .integer(self.orders.o_ol_cnt, lines.len() as i64)
             .integer(self.orders.o_all_local, i64::from(all_local));
-        on(txn, input.w_id).insert(self.orders.table, row.as_slice())?;
+        on(txn, input.w_id)?.insert(self.orders.table, row.as_slice())?;
         let mut row = RowBuf::<64>::of_bytes(self.new_orders.row_bytes);
         row.integer(self.new_orders.no_w_id, w_id)
             .integer(self.new_orders.no_d_id, d_id)
             .integer(self.new_orders.no_o_id, o_id);
-        on(txn, input.w_id).insert(self.new_orders.table, row.as_slice()).map(|_| ())
+        on(txn, input.w_id)?.insert(self.new_orders.table, row.as_slice()).map(|_| ())
     }
 
     /// Takes a line's units from stock and adds its row. Returns its amount in cents.
@@ -170,12 +181,12 @@ impl NewOrder {
     ) -> Result<i64, Abort> {
         let line = order.input.lines()[number];
         let quantity = i64::from(line.quantity);
-        let home = on(txn, order.input.w_id);
+        let home = on(txn, order.input.w_id)?;
         let price_cents = home.integer(item, self.item.i_price)?;
         let of_brand = contains_original(home.text(item, self.item.i_data)?);
         let amount_cents = quantity * price_cents;
 
-        let supplier = on(txn, line.supply_w_id);
+        let supplier = on(txn, line.supply_w_id)?;
         let stock_left = self.take(supplier, order, line, stock)?;
         let brand = of_brand && contains_original(supplier.text(stock, self.stock.s_data)?);
         let columns = &self.order_line;
@@ -190,7 +201,7 @@ impl NewOrder {
             .integer(columns.ol_quantity, quantity)
             .integer(columns.ol_amount, amount_cents)
             .text(columns.ol_dist_info, supplier.text(stock, order.s_dist)?);
-        let home = on(txn, order.input.w_id);
+        let home = on(txn, order.input.w_id)?;
         home.insert(columns.table, row.as_slice())?;
 
         reply.number::<2>(stock_left);
@@ -241,13 +252,20 @@ impl Procedure for NewOrder {
         Some((self.customer.table, params.get(..7)?))
     }
 
-    /// An unused item number is met where the specification meets it: after the lines before it were executed (clause 2.4.2.3).
+    fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
+        params::NewOrder::decode(params).map_or(Participants::OWN, |input| {
+            participants(input.w_id, input.lines().iter().map(|line| line.supply_w_id), partitions)
+        })
+    }
+
+    /// Everything is looked up before anything is read, so that one pre-pass finds what is evicted at all partitions. An unused item number is met where the specification meets it: after the lines before it were executed (clause 2.4.2.3).
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::NewOrder::decode(params)?;
-        let expected = self.expect_goods(txn, &input);
-        let mut reply = Reply::new();
-        let (order, factor) = self.head(txn, &input, &mut reply)?;
+        let expected = self.expect_goods(txn, &input)?;
+        let home = self.home(txn, &input)?;
         let goods = self.goods(txn, &input, &expected)?;
+        let mut reply = Reply::new();
+        let (order, factor) = self.head(txn, &input, home, &mut reply)?;
         let mut amount_cents = 0;
         for (number, goods) in goods.iter().enumerate().take(input.lines().len()) {
             let goods = goods.ok_or(refusal(ITEM_NOT_FOUND))?;
@@ -258,13 +276,6 @@ impl Procedure for NewOrder {
         reply.set_number::<8>(TOTAL_OFFSET, total_cents);
         txn.reply(reply.as_slice());
         Ok(())
-    }
-}
-
-impl TpccProcedure for NewOrder {
-    fn warehouses(&self, params: &[u8]) -> Result<Warehouses, Abort> {
-        let input = params::NewOrder::decode(params)?;
-        Ok(Warehouses::of(input.w_id, input.lines().iter().map(|line| line.supply_w_id)))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Order-Status (clause 2.6): a customer's newest order and its lines.
 
 use super::reply::Reply;
-use super::{TpccProcedure, Warehouses, customer, handles, on, params, refusal};
+use super::{customer, handles, on, params, participants, refusal};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::Procedure;
+use crate::procedure::{Participants, Procedure};
 use crate::storage::ordered_index::Direction;
-use crate::txn::{Abort, TxnContext};
+use crate::txn::{Abort, Matches, TupleRef, TxnContext};
 
 /// Name on the wire.
 pub const NAME: &str = "tpcc_order_status";
@@ -28,18 +28,18 @@ impl OrderStatus {
         })
     }
 
-    /// The customer's newest order and its lines. The order's number is in an index, so it is known without the tuple: one pre-pass finds the order
-    /// and its lines, evicted or not.
+    /// The customer's newest order and its lines. The order's number is in an index, and the customer's too, so they are known without the tuples:
+    /// one pre-pass finds the customer, the order and its lines, evicted or not.
     fn newest_order(
         &self,
         txn: &mut TxnContext<'_>,
         input: &params::OrderStatus,
-        c_id: i32,
-        reply: &mut Reply,
-    ) -> Result<(), Abort> {
-        let partition = on(txn, input.w_id);
+        customer: TupleRef,
+    ) -> Result<(TupleRef, Matches), Abort> {
+        let partition = on(txn, input.w_id)?;
         let district = KeyBuf::new().i16(input.w_id).i8(input.d_id);
-        let of_customer = district.i32(c_id);
+        let c_id = partition.indexed_integer(customer, self.customer.c_id)?;
+        let of_customer = district.i32(c_id as i32);
         let (table, by_customer) = (self.orders.table, self.orders.by_customer);
         let newest = partition.scan(table, by_customer, &of_customer, &of_customer, Direction::Descending, 1)?;
         if newest.is_empty() {
@@ -49,6 +49,16 @@ impl OrderStatus {
         let key = district.i32(partition.indexed_integer(order, self.orders.o_id)? as i32);
         let (table, by_id) = (self.order_line.table, self.order_line.by_id);
         let lines = partition.scan(table, by_id, &key, &key, Direction::Ascending, params::MAX_LINES)?;
+        Ok((order, lines))
+    }
+
+    fn show_order(
+        &self,
+        partition: &TxnContext<'_>,
+        order: TupleRef,
+        lines: Matches,
+        reply: &mut Reply,
+    ) -> Result<(), Abort> {
         reply.number::<4>(partition.integer(order, self.orders.o_id)?);
         reply.number::<8>(partition.integer(order, self.orders.o_entry_d)?);
         let delivered = !partition.is_null(order, self.orders.o_carrier_id)?;
@@ -77,25 +87,23 @@ impl Procedure for OrderStatus {
         Some((self.customer.table, params.get(..7)?))
     }
 
+    fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
+        params::home(params).map_or(Participants::OWN, |w_id| participants(w_id, std::iter::empty(), partitions))
+    }
+
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::OrderStatus::decode(params)?;
         let customer = customer::find(txn, &self.customer, input.w_id, input.d_id, &input.customer)?;
+        let (order, lines) = self.newest_order(txn, &input, customer)?;
         let mut reply = Reply::new();
-        let partition = on(txn, input.w_id);
-        let c_id = partition.integer(customer, self.customer.c_id)?;
-        reply.number::<4>(c_id);
+        let partition = on(txn, input.w_id)?;
+        reply.number::<4>(partition.integer(customer, self.customer.c_id)?);
         reply.number::<8>(partition.integer(customer, self.customer.c_balance)?);
         reply.text(partition.text(customer, self.customer.c_first)?);
         reply.raw(partition.text(customer, self.customer.c_middle)?);
         reply.text(partition.text(customer, self.customer.c_last)?);
-        self.newest_order(txn, &input, c_id as i32, &mut reply)?;
+        self.show_order(partition, order, lines, &mut reply)?;
         txn.reply(reply.as_slice());
         Ok(())
-    }
-}
-
-impl TpccProcedure for OrderStatus {
-    fn warehouses(&self, params: &[u8]) -> Result<Warehouses, Abort> {
-        Ok(Warehouses::of(params::OrderStatus::decode(params)?.w_id, std::iter::empty()))
     }
 }

@@ -91,6 +91,11 @@ impl LastName {
     }
 }
 
+/// The home warehouse of a call whose parameters begin with it.
+pub(super) fn home(params: &[u8]) -> Option<i16> {
+    params.first_chunk().map(|&bytes| i16::from_le_bytes(bytes))
+}
+
 /// How a customer is chosen (clauses 2.5.1.2, 2.6.1.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CustomerBy {

@@ -4,12 +4,12 @@ use std::io::Write;
 
 use super::handles::{Address, MAX_DATA_BYTES};
 use super::reply::Reply;
-use super::{NO_DISTRICT, NO_WAREHOUSE, TpccProcedure, Warehouses, customer, handles, on, params};
+use super::{NO_DISTRICT, NO_WAREHOUSE, customer, handles, on, params, participants};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::row::RowBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::Procedure;
+use crate::procedure::{Participants, Procedure};
 use crate::txn::{Abort, TupleRef, TxnContext};
 
 /// Name on the wire.
@@ -46,7 +46,7 @@ impl Payment {
         reply: &mut Reply,
     ) -> Result<i32, Abort> {
         let columns = &self.customer;
-        let partition = on(txn, input.c_w_id);
+        let partition = on(txn, input.c_w_id)?;
         let amount_cents = i64::from(input.amount_cents);
         let c_id = partition.integer(customer, columns.c_id)?;
         let balance_cents = partition.integer(customer, columns.c_balance)? - amount_cents;
@@ -87,7 +87,7 @@ impl Payment {
             .integer(columns.h_date, input.date_us)
             .integer(columns.h_amount, i64::from(input.amount_cents))
             .text(columns.h_data, names);
-        on(txn, input.w_id).insert(columns.table, row.as_slice()).map(|_| ())
+        on(txn, input.w_id)?.insert(columns.table, row.as_slice()).map(|_| ())
     }
 }
 
@@ -123,12 +123,17 @@ impl Procedure for Payment {
         Some((self.customer.table, params.get(..7)?))
     }
 
+    fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
+        params::Payment::decode(params)
+            .map_or(Participants::OWN, |input| participants(input.w_id, std::iter::once(input.c_w_id), partitions))
+    }
+
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::Payment::decode(params)?;
         let amount_cents = i64::from(input.amount_cents);
         let home_key = KeyBuf::new().i16(input.w_id);
         let customer = customer::find(txn, &self.customer, input.c_w_id, input.c_d_id, &input.customer)?;
-        let home = on(txn, input.w_id);
+        let home = on(txn, input.w_id)?;
         let warehouse = home.lookup(self.warehouse.table, &home_key).ok_or(NO_WAREHOUSE)?;
         let district = home.lookup(self.district.table, &home_key.i8(input.d_id)).ok_or(NO_DISTRICT)?;
         for (tuple, ytd) in [(warehouse, self.warehouse.w_ytd), (district, self.district.d_ytd)] {
@@ -165,13 +170,6 @@ impl Names {
 
     fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
-    }
-}
-
-impl TpccProcedure for Payment {
-    fn warehouses(&self, params: &[u8]) -> Result<Warehouses, Abort> {
-        let input = params::Payment::decode(params)?;
-        Ok(Warehouses::of(input.w_id, std::iter::once(input.c_w_id)))
     }
 }
 

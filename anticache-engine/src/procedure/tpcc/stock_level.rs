@@ -1,10 +1,10 @@
 //! Stock-Level (clause 2.8): how many of the items in a district's last twenty orders are low on stock.
 
-use super::{NO_DISTRICT, TpccProcedure, Warehouses, handles, on, params, refusal};
+use super::{NO_DISTRICT, handles, on, params, participants, refusal};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::Procedure;
+use crate::procedure::{Participants, Procedure};
 use crate::storage::ordered_index::Direction;
 use crate::txn::{Abort, KeyHash, TxnContext};
 
@@ -40,7 +40,7 @@ impl StockLevel {
         items: &'items mut [i32; MAX_LINES],
     ) -> Result<&'items [i32], Abort> {
         let district_key = KeyBuf::new().i16(input.w_id).i8(input.d_id);
-        let partition = on(txn, input.w_id);
+        let partition = on(txn, input.w_id)?;
         let district = partition.lookup(self.district.table, &district_key).ok_or(NO_DISTRICT)?;
         let next = partition.integer(district, self.district.d_next_o_id)? as i32;
         let (first, last) = (district_key.i32(next.saturating_sub(ORDERS)), district_key.i32(next.saturating_sub(1)));
@@ -70,12 +70,12 @@ impl StockLevel {
         Ok(&items[..distinct])
     }
 
-    /// How many of the items are low on stock.
+    /// How many of the items are low on stock. All of them are looked up, also when the first is evicted.
     fn count_low(&self, txn: &mut TxnContext<'_>, input: &params::StockLevel, items: &[i32]) -> Result<u32, Abort> {
-        let (partition, table) = (on(txn, input.w_id), self.stock.table);
+        let (partition, table) = (on(txn, input.w_id)?, self.stock.table);
         let stock_key = |i_id: i32| KeyBuf::new().i16(input.w_id).i32(i_id);
         let mut expected = [KeyHash::default(); PREFETCH_WINDOW];
-        let mut low = 0;
+        let (mut low, mut all_here) = (0, true);
         for items in items.chunks(PREFETCH_WINDOW) {
             for (&i_id, expected) in items.iter().zip(&mut expected) {
                 *expected = partition.prefetch_key(table, &stock_key(i_id));
@@ -85,10 +85,14 @@ impl StockLevel {
             }
             for &i_id in items {
                 let stock = partition.lookup(table, &stock_key(i_id)).ok_or(refusal("no stock of an ordered item"))?;
-                low += u32::from(partition.integer(stock, self.stock.s_quantity)? < i64::from(input.threshold));
+                match partition.integer(stock, self.stock.s_quantity) {
+                    Ok(quantity) => low += u32::from(quantity < i64::from(input.threshold)),
+                    Err(Abort::Evicted) => all_here = false,
+                    Err(other) => return Err(other),
+                }
             }
         }
-        Ok(low)
+        if all_here { Ok(low) } else { Err(Abort::Evicted) }
     }
 }
 
@@ -101,6 +105,10 @@ impl Procedure for StockLevel {
         Some((self.district.table, params.get(..3)?))
     }
 
+    fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
+        params::home(params).map_or(Participants::OWN, |w_id| participants(w_id, std::iter::empty(), partitions))
+    }
+
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::StockLevel::decode(params)?;
         let mut items = [0; MAX_LINES];
@@ -108,11 +116,5 @@ impl Procedure for StockLevel {
         let low = self.count_low(txn, &input, items)?;
         txn.reply(&low.to_le_bytes());
         Ok(())
-    }
-}
-
-impl TpccProcedure for StockLevel {
-    fn warehouses(&self, params: &[u8]) -> Result<Warehouses, Abort> {
-        Ok(Warehouses::of(params::StockLevel::decode(params)?.w_id, std::iter::empty()))
     }
 }

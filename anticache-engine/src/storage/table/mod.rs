@@ -162,8 +162,9 @@ impl Table {
     /// When address space cannot be reserved.
     pub fn new(def: TableDef, keeps_chain: bool, budget_bytes: u64, meter: &mut MemoryMeter) -> io::Result<Self> {
         let budget = usize::try_from(budget_bytes).unwrap_or(usize::MAX / 4);
-        // Chunks are a hundredth of the budget, so that rounding to chunks costs little; at least 16 KiB, at most 2 MiB (a huge page).
-        let chunk_bytes = (budget / 128).next_power_of_two().clamp(16 << 10, 2 << 20);
+        // Chunks are about a five-hundredth of the budget: a table holds one more than it fills, and the small ones of a schema together shall not keep
+        // what the large ones need. At least 4 KiB, at most 2 MiB (a huge page).
+        let chunk_bytes = (budget / 512).next_power_of_two().clamp(4 << 10, 2 << 20);
         let tuples = TupleMemory::new(def.row_bytes, chunk_bytes, budget)?;
         // Ids have 31 bits; an index entry costs at least 5 bytes, so the budget bounds the entries as well.
         let max_entries = (budget / 5).clamp(1 << 16, EVICTED_BIT as usize - 1);

@@ -5,7 +5,7 @@ use crate::anticache::evicted_table::{EvictedId, Location};
 use crate::catalog::key::KeyBuf;
 use crate::storage::index::{Columns, reference};
 use crate::storage::meter::MemoryMeter;
-use crate::storage::tuples::{TupleId, flag};
+use crate::storage::tuples::TupleId;
 
 impl Table {
     /// Eviction's first step for one tuple: an Evicted Table entry, whose number goes into the block, and the indexes pointed to it.
@@ -155,24 +155,22 @@ impl Table {
     }
 
     /// Gives the last chunks of tuple memory back, as many as it takes to hold less, after moving their tuples to free slots of the others.
-    /// `moved` is told the new ids of tuples with writes that are not known to be durable. False, and nothing is changed, when fewer than
-    /// `kept` free slots would be left, or a tuple is pinned.
-    pub fn release_chunks(&mut self, kept: u64, meter: &mut MemoryMeter, mut moved: impl FnMut(TupleId, u8)) -> bool {
+    /// `moved` is told old id, new id and flags of each of them. False, and nothing is changed, when fewer than `kept` free slots would be left.
+    pub fn release_chunks(
+        &mut self,
+        kept: u64,
+        meter: &mut MemoryMeter,
+        mut moved: impl FnMut(TupleId, TupleId, u8),
+    ) -> bool {
         let chunks = self.tuples.chunks_to_gain();
         let slots = chunks as u64 * u64::from(self.tuples.slots_per_chunk());
         if chunks == 0 || self.tuples.free_slots() < kept.saturating_add(slots) {
             return false;
         }
-        let mut ids = self.tuples.ids_of_last(chunks);
-        if ids.any(|id| self.tuples.is_live(id) && self.tuples.flags(id) & flag::PINNED != 0) {
-            return false;
-        }
         for _ in 0..chunks {
             for old in self.tuples.live_in_last_chunk() {
                 let (new, flags) = self.move_tuple(old);
-                if flags & flag::UNSYNCED != 0 {
-                    moved(new, flags);
-                }
+                moved(old, new, flags);
             }
             self.tuples.release_last_chunk();
         }

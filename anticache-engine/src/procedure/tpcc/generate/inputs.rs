@@ -64,6 +64,17 @@ impl Input {
         }
     }
 
+    /// Its home warehouse, to whose partition it is sent.
+    pub fn home(&self) -> i16 {
+        match self {
+            Self::NewOrder(input) => input.w_id,
+            Self::Payment(input) => input.w_id,
+            Self::OrderStatus(input) => input.w_id,
+            Self::Delivery(input) => input.w_id,
+            Self::StockLevel(input) => input.w_id,
+        }
+    }
+
     /// Appends the parameters of a call.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
@@ -83,6 +94,8 @@ pub enum Mix {
     HomeOnly,
     /// The specification's: 1 % of all lines are supplied by, 15 % of all payments come from customers of another warehouse.
     WithRemote,
+    /// So many percent of all lines, and of all payments.
+    Remote(u8),
 }
 
 const DECK: [TransactionKind; 23] = {
@@ -180,6 +193,7 @@ impl Terminal {
 
     /// Another warehouse than the terminal's in `percent` of the cases, when there is one and the mix allows it.
     fn warehouse(&mut self, percent: i64) -> i16 {
+        let percent = if let Mix::Remote(percent) = self.mix { i64::from(percent) } else { percent };
         let remote = self.random.percent(percent);
         if !remote || self.mix == Mix::HomeOnly || self.scale.warehouses == 1 {
             return self.w_id;
@@ -291,6 +305,27 @@ mod tests {
         assert!((2_700..3_300).contains(&remote_payments), "{remote_payments} of {payments} remote");
         assert!((11_600..12_400).contains(&named), "{named} of {payments} by name");
         assert!((9.9..10.1).contains(&(lines as f64 / orders as f64)), "{lines} lines in {orders} orders");
+    }
+
+    #[test]
+    fn as_many_are_remote_as_asked_for() {
+        let (mut lines, mut remote, mut payments, mut remote_payments) = (0, 0, 0, 0);
+        for input in inputs(Mix::Remote(50), 13, 4600) {
+            assert_eq!(input.home(), 2);
+            match input {
+                Input::NewOrder(order) => {
+                    lines += order.lines().len();
+                    remote += order.lines().iter().filter(|line| line.supply_w_id != 2).count();
+                }
+                Input::Payment(payment) => {
+                    payments += 1;
+                    remote_payments += usize::from(payment.c_w_id != 2);
+                }
+                _ => {}
+            }
+        }
+        assert!((0.47..0.53).contains(&(remote as f64 / lines as f64)), "{remote} of {lines}");
+        assert!((0.45..0.55).contains(&(remote_payments as f64 / payments as f64)), "{remote_payments} of {payments}");
     }
 
     #[test]

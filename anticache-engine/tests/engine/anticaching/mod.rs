@@ -1,0 +1,4 @@
+//! Eviction, fetches and compaction.
+
+mod compaction;
+mod eviction;

@@ -1,0 +1,107 @@
+//! A whole partition on a simulated disk.
+
+use std::ops::ControlFlow;
+
+use crate::support::database::{ADD, Answer, COLD, Database, INSERT, READ, SCHEMA, params, procedures};
+use anticache_engine::config::Log;
+use anticache_engine::durability::log_reader::read_log;
+use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
+use anticache_engine::net::frame::Status;
+
+const KEYS: i64 = 3000;
+
+fn requests(first: i64, count: i64) -> Vec<(u64, u16, Vec<u8>)> {
+    let one = |n: i64| match n % 3 {
+        0 => (n as u64, INSERT, params(COLD, &[n / 3, n])),
+        1 => (n as u64, ADD, params(COLD, &[n / 9, 1])),
+        _ => (n as u64, READ, params(COLD, &[n / 7])),
+    };
+    (first..first + count).map(one).collect()
+}
+
+fn filled(disk: &SimulatedDisk) -> (Database, Vec<Answer>) {
+    let mut database = Database::create_on(disk.files(), SCHEMA, procedures(), |config| config.log = Log::Sync);
+    let mut answers = Vec::new();
+    for first in (0..3 * KEYS).step_by(60) {
+        answers.extend(database.run(&requests(first, 60)));
+        database.settle();
+    }
+    (database, answers)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_answers_in_the_same_order_with_the_same_disk_operations() {
+    let run = |seed| {
+        let disk = SimulatedDisk::new(seed);
+        let (database, answers) = filled(&disk);
+        database.check();
+        let counters = database.partition.counters();
+        assert!(counters.fetched_blocks > 100 && counters.evicted_blocks > 100, "{counters:?}");
+        (answers, counters.restarted, counters.evicted_tuples, counters.merged_tuples, disk.operations())
+    };
+    let first = run(1);
+    assert_eq!(first, run(1));
+    assert_ne!(first.0, run(2).0, "another order of completions");
+}
+
+/// The power fails at any moment: the log holds every write that was answered, in the order in which they were executed.
+#[test]
+fn what_was_answered_is_in_the_log() {
+    let disk = SimulatedDisk::new(0);
+    drop(filled(&disk));
+    let operations = disk.operations();
+    for seed in 0..12 {
+        let disk = SimulatedDisk::new(seed);
+        disk.cut_after(20 + (operations - 100) * seed / 12 + seed % 5);
+        let (database, answers) = filled(&disk);
+        let data_dir = database.directory.path().join("data");
+        drop(database);
+        disk.power_cut();
+        disk.restart();
+        let mut logged = Vec::new();
+        let read = read_log(&*disk.files(), &data_dir, 0, |record| {
+            logged.push((record.procedure.to_owned(), record.params.to_vec()));
+            ControlFlow::Continue(())
+        });
+        read.unwrap();
+        let all = requests(0, 3 * KEYS);
+        let committed = answers.iter().filter(|answer| answer.status == Status::Committed);
+        for (_, procedure, params) in committed.map(|answer| &all[answer.token as usize]) {
+            let name = ["insert", "read", "add"][usize::from(*procedure)];
+            assert!(name == "read" || logged.iter().any(|(logged, bytes)| logged == name && bytes == params));
+        }
+        let failed = answers.iter().filter(|answer| answer.status == Status::Failed).count();
+        assert!(failed > 0, "seed {seed}: {} of {operations} operations, {:?}", disk.operations(), answers.len());
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_fails_what_waits_for_it() {
+    let disk = SimulatedDisk::new(3);
+    let (mut database, _) = filled(&disk);
+    let file = "command".to_owned();
+    disk.fail(FaultRule { file, operation: Operation::Write, after: 0, error: Fault::NoSpace, times: 1 });
+    let answer = database.run_one(ADD, params(COLD, &[KEYS - 1, 1]));
+    assert_eq!(answer.status, Status::Failed);
+    assert!(answer.text().contains("command log") && answer.text().contains("No space left"), "{}", answer.text());
+}
+
+#[test]
+fn groups_wait_for_their_time_and_a_partition_that_needs_room_does_not() {
+    let disk = SimulatedDisk::new(4);
+    let mut database = Database::create_on(disk.files(), SCHEMA, procedures(), |config| {
+        config.log = Log::Sync;
+        config.log_group_interval_us = 20_000;
+        config.log_group_bytes = 64 << 20;
+    });
+    // Far more than memory holds, in one batch: nothing can be evicted before its group is durable.
+    let inserts: Vec<_> = (0..KEYS).map(|n| (n as u64, INSERT, params(COLD, &[n, n]))).collect();
+    assert!(database.run(&inserts).iter().all(|answer| answer.status == Status::Committed));
+    let groups = database.partition.gauges().log_groups;
+    assert!(groups > 1, "{groups}");
+    database.settle();
+    let before = database.partition.gauges().log_groups;
+    let adds: Vec<_> = (0..50).map(|n| (n, ADD, params(COLD, &[KEYS - 1, 1]))).collect();
+    assert_eq!(database.run(&adds).len(), 50);
+    assert_eq!(database.partition.gauges().log_groups, before + 1);
+}

@@ -1,0 +1,6 @@
+//! The server over TCP.
+
+mod connections;
+mod inspect;
+mod partitions;
+mod secret;

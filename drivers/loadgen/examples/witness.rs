@@ -1,40 +1,70 @@
 //! Writes numbers that grow, and remembers which of them a system acknowledged: for tests that take its power away.
 //!
-//! `witness SPEC.json SECONDS OUT.json`: terminal `t` updates field 0 of record `t` and of nothing else, with 1, 2, 3 …
+//! `witness write SPEC.json OUT.json SECONDS`: terminal `t` updates field 0 of record `t` and of nothing else, with 1, 2, 3 …
 //! as text padded to the field's length, until the system fails or the seconds are over. OUT.json then holds, per
 //! record, `[last number acknowledged, last number sent]`: what the system holds after a crash must lie between them.
+//!
+//! `witness rows SPEC.json OUT.json`: field 0 of every record that the anti-caching engine holds, by key.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use loadgen::spec::Spec;
+use anticache_engine::catalog::Catalog;
+use anticache_engine::catalog::row::{Value, values};
+use anticache_engine::client::Client;
+use anticache_engine::secret::Secret;
+use anyhow::Context;
+use loadgen::spec::{BenchmarkSpec, Spec};
 use loadgen::system::{self, Outcome, System};
 use loadgen::workload::{Transaction, Workload};
 use loadgen::ycsb::YcsbTransaction;
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [spec, seconds, out] = arguments.as_slice() else {
-        anyhow::bail!("usage: witness SPEC.json SECONDS OUT.json");
-    };
-    let spec = Spec::read(Path::new(spec), None)?;
-    let system = system::open(&spec, &Workload::new(&spec))?;
-    let field_bytes = match &spec.benchmark {
-        loadgen::spec::BenchmarkSpec::Ycsb(ycsb) => ycsb.field_bytes as usize,
-    };
-    let end = Instant::now() + Duration::from_secs_f64(seconds.parse()?);
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["write", spec, out, seconds] => {
+            let seen = write_all(&Spec::read(Path::new(spec), None)?, Duration::from_secs_f64(seconds.parse()?))?;
+            std::fs::write(out, serde_json::to_vec(&seen)?)?;
+        }
+        ["rows", spec, out] => std::fs::write(out, serde_json::to_vec(&rows(&Spec::read(Path::new(spec), None)?)?)?)?,
+        _ => anyhow::bail!("usage: witness write SPEC.json OUT.json SECONDS | witness rows SPEC.json OUT.json"),
+    }
+    Ok(())
+}
+
+fn rows(spec: &Spec) -> anyhow::Result<BTreeMap<i64, String>> {
+    let schema = spec.schema.as_ref().context("the specification names no schema")?;
+    let catalog = Catalog::from_sql(&std::fs::read_to_string(schema)?)?;
+    let table = &catalog.tables()[0];
+    let address: SocketAddr = spec.endpoint.anticache_address.as_deref().context("no engine")?.parse()?;
+    let secret = spec.endpoint.anticache_secret.as_ref().map(|secret| Secret::new(secret.reveal().as_bytes()));
+    let mut client = Client::connect_with(address, secret.transpose()?.as_ref())?;
+    let (mut rows, mut problem) = (BTreeMap::new(), None);
+    for partition in 0..client.partitions() {
+        client.scan(partition, 0, |row| match values(table, row).as_deref() {
+            Ok([Value::Number(key), Value::Text(field), ..]) => {
+                rows.insert(*key, String::from_utf8_lossy(field).into_owned());
+            }
+            other => problem = Some(format!("a row of {} bytes: {other:?}", row.len())),
+        })?;
+    }
+    problem.map_or(Ok(rows), |problem| anyhow::bail!(problem))
+}
+
+fn write_all(spec: &Spec, duration: Duration) -> anyhow::Result<BTreeMap<u32, [u64; 2]>> {
+    let system = system::open(spec, &Workload::new(spec))?;
+    let BenchmarkSpec::Ycsb(ycsb) = &spec.benchmark;
+    let (field_bytes, end) = (ycsb.field_bytes as usize, Instant::now() + duration);
     println!("witness: {} terminals", spec.terminals);
-    let seen: Vec<(u32, [u64; 2])> = std::thread::scope(|scope| {
+    Ok(std::thread::scope(|scope| {
         let system = system.as_ref();
         let terminals = (0..spec.terminals)
             .map(|terminal| (terminal, scope.spawn(move || write(system, terminal, field_bytes, end))));
         let started: Vec<_> = terminals.collect();
         started.into_iter().filter_map(|(terminal, thread)| Some((terminal, thread.join().ok()?))).collect()
-    });
-    let seen: BTreeMap<u32, [u64; 2]> = seen.into_iter().collect();
-    std::fs::write(PathBuf::from(out), serde_json::to_vec(&seen)?)?;
-    Ok(())
+    }))
 }
 
 /// Writes until the end or the first error; returns the last number acknowledged and the last one sent.

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -26,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = ROOT / ".venv" / "bin" / "ansible-playbook"
 SPINDLE = ROOT / "target" / "release" / "spindle"
 LOADGEN = ROOT / "target" / "release" / "loadgen"
-ANTICACHED = ROOT / "target" / "release" / "anticached"
 WITNESS = ROOT / "target" / "debug" / "examples" / "witness"
 
 RECORDS = 2000
@@ -91,7 +91,13 @@ class Node:
             "partitions": 1,
             "mysql_redo_log_bytes": 8 << 20,
             "mysql_query_cache_bytes": 0,
-            "engine": {"anticaching": "lru", "eviction_block_bytes": 65536, "merge": "tuple", "hole_threshold": 0.5},
+            "engine": {
+                "anticaching": "lru",
+                "eviction_block_bytes": 65536,
+                "merge": "tuple",
+                "hole_threshold": 0.5,
+                "snapshot_interval_s": 1,
+            },
             "dataset": {"path": str(self.root / "datasets" / "none"), "action": "none"},
         }
         self.play("deploy", deployment=deployment)
@@ -133,7 +139,9 @@ class Node:
         """Let the witness write for `after_s`, cut the power, and return (acknowledged, sent) of each record."""
         self.spindle("mode", "model")
         seen = self.root / "seen.json"
-        with subprocess.Popen([WITNESS, self.spec(system), str(LONGEST_S), seen], stdout=subprocess.PIPE) as witness:
+        with subprocess.Popen(
+            [WITNESS, "write", self.spec(system), seen, str(LONGEST_S)], stdout=subprocess.PIPE
+        ) as witness:
             assert witness.stdout is not None
             assert b"terminals" in witness.stdout.readline()
             time.sleep(after_s)
@@ -179,20 +187,21 @@ def node(provisioned: Node) -> Iterator[Node]:
     provisioned.stop()
 
 
-def mysql_after_the_cut(node: Node) -> dict[int, int]:
+def after_the_cut(node: Node, system: str) -> dict[int, int]:
     """Start the server on what the disk holds, let it recover, and read the numbers."""
-    state = json.loads((node.root / "mysql" / "mysqld.daemon.json").read_text(encoding="utf-8"))
-    log = node.root / "mysql" / "recovery.log"
+    name, daemon, numbers = SERVERS[system]
+    state = json.loads((node.root / name / f"{daemon}.daemon.json").read_text(encoding="utf-8"))
+    log = node.root / name / "recovery.log"
     with log.open("wb") as out:
-        server = subprocess.Popen(state["argv"], stdout=out, stderr=out, cwd=node.root / "mysql")
+        server = subprocess.Popen(state["argv"], stdout=out, stderr=out, cwd=node.root / name)
     try:
         for _ in range(600):
-            assert server.poll() is None, f"MySQL did not start: {log.read_text(errors='replace')[-3000:]}"
+            assert server.poll() is None, f"{daemon} did not start: {log.read_text(errors='replace')[-3000:]}"
             try:
-                return mysql_numbers(node)
-            except pymysql.err.OperationalError:
+                return numbers(node)
+            except (OSError, pymysql.err.OperationalError):
                 time.sleep(0.1)
-        raise AssertionError("MySQL did not recover within a minute")
+        raise AssertionError(f"{daemon} did not recover within a minute")
     finally:
         server.kill()
         server.wait()
@@ -218,23 +227,18 @@ def mysql_numbers(node: Node) -> dict[int, int]:
     return {key: number_of(field) for key, field in rows.items()}
 
 
-def engine_after_the_cut(node: Node) -> dict[int, int]:
-    """Read the numbers from the command log: every transaction that it holds, in order."""
+def engine_numbers(node: Node) -> dict[int, int]:
+    endpoint = json.loads(node.endpoint_file("anticache-lru").read_text(encoding="utf-8"))
+    host, port = endpoint["anticache_address"].rsplit(":", 1)
+    socket.create_connection((host, int(port)), timeout=10).close()
+    read = node.root / "rows.json"
     done = subprocess.run(
-        [ANTICACHED, "log", node.files / "anticache" / "data"], capture_output=True, text=True, check=False
+        [WITNESS, "rows", node.spec("anticache-lru"), read], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    numbers = dict.fromkeys(range(TERMINALS), 0)
-    loaded = 0
-    for line in done.stdout.splitlines():
-        record = json.loads(line)
-        params = bytes.fromhex(record["params"])
-        if record["procedure"] == "ycsb_load":
-            loaded += int.from_bytes(params[:4], "little")
-        elif record["procedure"] == "ycsb_update":
-            numbers[int.from_bytes(params[:8], "little", signed=True)] = number_of(params[10:].decode())
-    assert loaded == RECORDS
-    return numbers
+    rows = {int(key): str(field) for key, field in json.loads(read.read_text(encoding="utf-8")).items()}
+    assert len(rows) == RECORDS
+    return {key: number_of(rows[key]) for key in range(TERMINALS)}
 
 
 def number_of(field: str) -> int:
@@ -242,28 +246,29 @@ def number_of(field: str) -> int:
     return int(field) if field.isdigit() and len(field) == FIELD_BYTES else 0
 
 
-AFTER = {"mysql": mysql_after_the_cut, "anticache-lru": engine_after_the_cut}
+# Directory, daemon, and how the numbers are read once it serves again.
+SERVERS = {"mysql": ("mysql", "mysqld", mysql_numbers), "anticache-lru": ("anticache", "anticached", engine_numbers)}
 
 
-@pytest.mark.parametrize("system", AFTER)
+@pytest.mark.parametrize("system", SERVERS)
 def test_nothing_acknowledged_is_lost(node: Node, system: str) -> None:
     after_s = random.Random().uniform(1.0, 4.0)  # noqa: S311 - another moment each time is the point
     node.deploy(system)
     seen = node.cut_power_under_load(system, after_s)
     node.restore_power()
-    found = AFTER[system](node)
+    found = after_the_cut(node, system)
     wrong = {key: (found[key], seen[key]) for key in seen if not seen[key][0] <= found[key] <= seen[key][1]}
     assert not wrong, f"after {after_s:.2f} s, record: (found, (acknowledged, sent)): {wrong}"
 
 
-@pytest.mark.parametrize("system", AFTER)
+@pytest.mark.parametrize("system", SERVERS)
 def test_without_barriers_acknowledged_writes_are_lost(node: Node, system: str) -> None:
     node.deploy(system)
     subprocess.run(["mount", "-o", "remount,barrier=0", node.files], check=True)
     seen = node.cut_power_under_load(system, 2.0)
     try:
         node.restore_power()
-        found = AFTER[system](node)
+        found = after_the_cut(node, system)
     except AssertionError:
         return  # not even the file system, or the server's own files, survived
     assert any(found[key] < acknowledged for key, (acknowledged, _) in seen.items()), (found, seen)

@@ -22,6 +22,8 @@ pub mod error;
 pub mod events;
 pub mod inspect;
 pub mod io;
+#[cfg(test)]
+mod memory_audit;
 pub mod net;
 pub mod partition;
 pub mod procedure;

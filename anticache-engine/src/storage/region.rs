@@ -78,6 +78,8 @@ impl Region {
         // SAFETY: at most a huge page less one byte is skipped, and the mapping is one huge page longer than what is reserved.
         let base = unsafe { mapped.add(skipped) };
         let region = Self { base, reserved_bytes, mapped, mapped_bytes };
+        #[cfg(test)]
+        audit::MAPPED.with_borrow_mut(|ranges| ranges.push(region.range()));
         let small = small_bytes.min(reserved_bytes);
         for (start, bytes, advice) in
             [(0, small, Advice::LinuxNoHugepage), (small, reserved_bytes - small, Advice::LinuxHugepage)]
@@ -113,20 +115,46 @@ impl Region {
     }
 }
 
+/// What the kernel says of regions, to hold against what is accounted.
 #[cfg(test)]
-impl Region {
-    /// Bytes of the range that the kernel has backed, by its own account.
-    pub fn resident_bytes(&self) -> usize {
-        let range = self.base() as usize..self.base() as usize + self.reserved_bytes;
+pub mod audit {
+    use std::cell::RefCell;
+    use std::ops::Range;
+
+    use super::Region;
+
+    thread_local! {
+        /// The address ranges of the regions that this thread has made and not dropped.
+        pub(super) static MAPPED: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
+    }
+
+    impl Region {
+        pub(super) fn range(&self) -> Range<usize> {
+            self.base() as usize..self.base() as usize + self.reserved_bytes
+        }
+
+        /// Bytes of the range that the kernel has backed, by its own account.
+        pub fn resident_bytes(&self) -> usize {
+            resident_bytes(&[self.range()])
+        }
+    }
+
+    /// The same for all regions of this thread.
+    pub fn resident_bytes_of_this_thread() -> usize {
+        MAPPED.with_borrow(|ranges| resident_bytes(ranges))
+    }
+
+    fn resident_bytes(ranges: &[Range<usize>]) -> usize {
         let mut inside = false;
         let mut resident_bytes = 0;
         for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
             let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
             if let Some((start, end)) = first.split_once('-') {
                 let [start, end] = [start, end].map(|address| usize::from_str_radix(address, 16).unwrap());
-                inside = start < range.end && range.start < end;
-                let whole = range.start <= start && end <= range.end;
-                assert!(!inside || whole, "the kernel has joined the region with another mapping: {line}");
+                let range = ranges.iter().find(|range| start < range.end && range.start < end);
+                let whole = range.is_none_or(|range| range.start <= start && end <= range.end);
+                assert!(whole, "the kernel has joined a region with another mapping: {line}");
+                inside = range.is_some();
             } else if inside && matches!(first, "Rss:" | "Swap:") {
                 resident_bytes += rest.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
             }
@@ -137,6 +165,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        #[cfg(test)]
+        audit::MAPPED.with_borrow_mut(|ranges| ranges.retain(|range| *range != self.range()));
         // SAFETY: the mapping is ours and nothing borrows from it any more.
         let _ = unsafe { munmap(self.mapped.as_ptr().cast::<c_void>(), self.mapped_bytes) };
     }

@@ -113,7 +113,7 @@ retry: build ## Run only the failed trials of the newest run
 	@$(RUNNER) retry $(WHERE)
 
 bench: setup ## Measure the engine itself; writes RESULTS/bench/latest.json
-	@$(CARGO) bench --locked -p anticache-engine --bench engine -- --json "$(abspath $(RESULTS))/bench/latest.json"
+	@$(CARGO) bench --locked -p anticache-engine --bench engine -- all --json "$(abspath $(RESULTS))/bench/latest.json"
 
 clean: ## Stop the servers that were started here, remove var/ and RESULTS/runs
 	@if command -v python3 >/dev/null; then python3 setup/clean.py --results "$(RESULTS)"; fi

@@ -1,32 +1,28 @@
-//! TPC-C in process: one partition, the full mix, with and without anti-caching and a synced command log.
+//! TPC-C with its full mix on one partition in process, with and without anti-caching and a synced command log.
 //!
-//! `cargo bench -p anticache-engine --bench tpcc -- [--warehouses W] [--seconds S] [--rounds R] [--json FILE]`
-//!
-//! The variants take turns in one run (round by round), so that the machine's drift meets all of them; the median over rounds is shown, and
-//! ratios are medians of the ratios within a round. Inputs are drawn beforehand and gone through again and again. The database grows: by about one
-//! order of ten lines for every two transactions. Prints a table; `--json` writes the list described in the project's README under "Benchmarks".
+//! Inputs are drawn beforehand and gone through again and again. The database grows: by about one order of ten lines for every two transactions.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::config::{AntiCaching, Config, Log};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
-use anticache_engine::partition::{Partition, ReplySink};
+use anticache_engine::partition::Partition;
 use anticache_engine::procedure::ProcedureSet;
 use anticache_engine::procedure::tpcc::generate::{Mix, Population, Scale, Terminal, TpccTable, TransactionKind};
-use clap::Parser;
+
+use crate::harness::{self, BATCH, Replies, Report, median, ratio, schema};
 
 /// Inputs drawn; a run cycles through them.
 const DRAWN: usize = 1 << 18;
-const BATCH: usize = 64;
 const SEED: u64 = 1;
 /// What a warehouse takes when loaded, and what a second of transactions adds at most, in bytes.
 const WAREHOUSE_BYTES: u64 = 160 << 20;
 const GROWTH_BYTES: f64 = 400e6;
 
-#[derive(Parser)]
-struct Arguments {
+#[derive(clap::Args)]
+pub struct Arguments {
     /// Warehouses.
     #[arg(long, default_value_t = 1)]
     warehouses: i16,
@@ -42,30 +38,12 @@ struct Arguments {
     /// Measure only the variants whose names contain this.
     #[arg(long, default_value = "")]
     variant: String,
-    /// Where to write the results as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Passed by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
-
-struct Bytes(Vec<u8>);
-
-impl ReplySink for Bytes {
-    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
-        &mut self.0
-    }
-}
-
-fn schema() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas/tpcc.sql")
 }
 
 fn config(arguments: &Arguments, anticaching: AntiCaching, log: Log, data_dir: &Path) -> Config {
     let growth_bytes = GROWTH_BYTES * arguments.seconds * (arguments.rounds + 1) as f64;
     let budget_bytes = arguments.warehouses as u64 * WAREHOUSE_BYTES + growth_bytes as u64;
-    let defaults = Config::new(schema(), data_dir.to_owned(), budget_bytes);
+    let defaults = Config::new(schema("tpcc.sql"), data_dir.to_owned(), budget_bytes);
     Config { anticaching, log, log_segment_bytes: 256 << 20, ..defaults }
 }
 
@@ -115,7 +93,7 @@ impl Variant {
         log: Log,
         directory: &Path,
     ) -> anyhow::Result<Self> {
-        let catalog = Catalog::from_file(&schema())?;
+        let catalog = Catalog::from_file(&schema("tpcc.sql"))?;
         let procedures = ProcedureSet::for_catalog(&catalog)?;
         let load = procedures.number("tpcc_load").unwrap_or_default();
         let data = directory.join(name.replace([' ', ','], "-"));
@@ -123,7 +101,7 @@ impl Variant {
         let config = config(arguments, anticaching, log, &data);
         let mut partition = Partition::create(0, &config, &catalog, procedures, &data)?;
         let population = Population::new(&catalog, Scale::new(arguments.warehouses), SEED)?;
-        let mut sink = Bytes(Vec::new());
+        let mut sink = Replies(Vec::new());
         for table in TpccTable::ALL {
             let warehouses = if table == TpccTable::Item { 1..=1 } else { 1..=arguments.warehouses };
             for w_id in warehouses {
@@ -146,7 +124,7 @@ impl Variant {
     /// Transactions per second, rolled-back New-Orders included: requests are parsed and run in batches, as the server does. What the log owes at
     /// the end is waited for.
     fn measure(&mut self, wire: &[u8], duration: Duration) -> anyhow::Result<f64> {
-        let mut sink = Bytes(Vec::with_capacity(1 << 20));
+        let mut sink = Replies(Vec::with_capacity(1 << 20));
         let before = *self.partition.counters();
         let (started, cpu_before_s) = (Instant::now(), cpu_s());
         while started.elapsed() < duration {
@@ -180,12 +158,6 @@ fn cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 fn variants(arguments: &Arguments, directory: &Path) -> anyhow::Result<Vec<Variant>> {
     let all = [
         ("anticache-off, log off", AntiCaching::Off, Log::Off),
@@ -197,20 +169,11 @@ fn variants(arguments: &Arguments, directory: &Path) -> anyhow::Result<Vec<Varia
     chosen.map(|(name, anticaching, log)| Variant::load(arguments, name, anticaching, log, directory)).collect()
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    if cfg!(debug_assertions) {
-        eprintln!("warning: debug assertions are on; these figures mean nothing");
-    }
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(std::thread::available_parallelism()?.get() - 1);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        eprintln!("warning: not bound to one CPU ({error}): expect noise");
-    }
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
-    let procedures = ProcedureSet::for_catalog(&Catalog::from_file(&schema())?)?;
+pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
+    harness::bind_to_last();
+    let procedures = ProcedureSet::for_catalog(&Catalog::from_file(&schema("tpcc.sql"))?)?;
     let wire = draw(Scale::new(arguments.warehouses), arguments.only.as_deref(), &procedures)?;
-    let mut variants = variants(&arguments, directory.path())?;
+    let mut variants = variants(arguments, directory)?;
     anyhow::ensure!(!variants.is_empty(), "--variant {}: no variant's name contains it", arguments.variant);
     let mut rates = vec![Vec::new(); variants.len()];
     for round in 0..=arguments.rounds {
@@ -221,36 +184,24 @@ fn main() -> anyhow::Result<()> {
             }
         }
     }
-    report(&arguments, &variants, &rates)
+    show(arguments, &variants, &rates, report);
+    Ok(())
 }
 
-fn report(arguments: &Arguments, variants: &[Variant], rates: &[Vec<f64>]) -> anyhow::Result<()> {
+fn show(arguments: &Arguments, variants: &[Variant], rates: &[Vec<f64>], report: &mut Report) {
     let mix = arguments.only.as_deref().unwrap_or("full mix");
     let settings = format!(
         "1 partition, 1 core, in process, {} warehouses, home warehouse only, in memory, batches of {BATCH}",
         arguments.warehouses
     );
-    let (peer, mut rows) = (variants[0].name, Vec::new());
+    let peer = variants[0].name;
     for (variant, of) in variants.iter().zip(rates) {
-        let ratios: Vec<f64> = of.iter().zip(&rates[0]).map(|(rate, first)| rate / first).collect();
-        let (value, ratio) = (median(of), median(&ratios));
         let name = format!("TPC-C in process, {mix}: {}", variant.name);
-        println!("{name:<58} {value:>10.0} txn/s {ratio:6.3} of {peer}");
-        rows.push(serde_json::json!({"name": name, "value": value, "unit": "txn/s", "better": "higher", "peer": peer,
-            "ratio": ratio, "settings": settings}));
+        report.add(&name, median(of), "txn/s", Some((peer, ratio(of, &rates[0]))), &settings);
     }
     for variant in variants {
         let gauges = variant.partition.gauges();
         let (per_cpu_s, megabytes) = (variant.done / variant.cpu_s, gauges.memory_total_bytes / 1_000_000);
-        println!("{:<58} {per_cpu_s:>10.0} txn per second of CPU, {megabytes} MB in the end", variant.name);
+        println!("{:<58} {per_cpu_s:>14.0} txn per second of CPU, {megabytes} MB in the end", variant.name);
     }
-    let Some(path) = &arguments.json else {
-        return Ok(());
-    };
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    std::fs::write(path, serde_json::to_string_pretty(&rows)?)?;
-    println!("written to {}", path.display());
-    Ok(())
 }

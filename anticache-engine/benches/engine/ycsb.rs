@@ -1,35 +1,24 @@
-//! The engine measured: in process and over loopback TCP, YCSB with Zipf 1.0 over records of 1000 bytes.
-//!
-//! `cargo bench -p anticache-engine --bench engine -- [--records N] [--seconds S] [--rounds R] [--json FILE]`
-//!
-//! The variants take turns in one run (round by round), so that the machine's drift meets all of them; the median over rounds is shown, and
-//! ratios are medians of the ratios within a round. Requests are drawn beforehand. Prints a table; `--json` writes the list described in the
-//! project's README under "Benchmarks".
+//! YCSB with Zipf 1.0 over records of 1000 bytes, all in memory: in process and over loopback TCP. Requests are drawn beforehand.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::client::Client;
 use anticache_engine::config::{AntiCaching, Config, Log};
-use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
+use anticache_engine::net::frame::{RequestHead, parse_requests};
 use anticache_engine::net::server::Server;
-use anticache_engine::partition::{Partition, ReplySink};
+use anticache_engine::partition::Partition;
 use anticache_engine::procedure::ProcedureSet;
-use clap::Parser;
-use rand::{Rng, SeedableRng};
-use rand_distr::{Distribution, Zipf};
-use rand_pcg::Pcg64Mcg;
 
-const FIELDS: usize = 10;
-const FIELD_BYTES: usize = 100;
-const ROW_BYTES: usize = FIELDS * FIELD_BYTES;
+use crate::harness::ycsb::{ROW_BYTES, draw, load_calls, wire};
+use crate::harness::{self, BATCH, Replies, Report, median, ratio, schema};
+
 /// Requests drawn for each mix; a run cycles through them.
 const DRAWN: usize = 1 << 20;
-const BATCH: usize = 64;
 
-#[derive(Parser)]
-struct Arguments {
+#[derive(clap::Args)]
+pub struct Arguments {
     /// Records of 1000 bytes.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
@@ -39,68 +28,12 @@ struct Arguments {
     /// Times that every variant has its turn.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Where to write the results as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Passed by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
-
-struct Bytes(Vec<u8>);
-
-impl ReplySink for Bytes {
-    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
-        &mut self.0
-    }
-}
-
-fn schema() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas/ycsb.sql")
 }
 
 fn config(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Path) -> Config {
-    let defaults = Config::new(schema(), data_dir.to_owned(), (records * 1250).max(64 << 20));
+    let defaults = Config::new(schema("ycsb.sql"), data_dir.to_owned(), (records * 1250).max(64 << 20));
     let no_snapshots = Config { snapshot_interval_s: 0, snapshot_log_bytes: 0, ..defaults };
     Config { anticaching, log, log_segment_bytes: 256 << 20, ..no_snapshots }
-}
-
-/// Requests of a mix, drawn with Zipf 1.0 over the records, newest hottest; reads are procedure 0, updates procedure 1.
-fn draw(records: u64, read_share: f64) -> Vec<(u16, Vec<u8>)> {
-    let mut rng = Pcg64Mcg::seed_from_u64(42);
-    let zipf = Zipf::new(records as f64, 1.0).expect("a valid exponent");
-    let mut requests = Vec::with_capacity(DRAWN);
-    for _ in 0..DRAWN {
-        let key = records as i64 - zipf.sample(&mut rng) as i64;
-        let mut params = key.to_le_bytes().to_vec();
-        let read = rng.random_bool(read_share);
-        if !read {
-            params.extend_from_slice(&rng.random_range(0..FIELDS as u16).to_le_bytes());
-            params.extend_from_slice(&[b'x'; FIELD_BYTES]);
-        }
-        requests.push((u16::from(!read), params));
-    }
-    requests
-}
-
-fn wire(requests: &[(u16, Vec<u8>)]) -> Vec<u8> {
-    let mut wire = Vec::new();
-    for (token, (procedure, params)) in requests.iter().enumerate() {
-        write_request(&mut wire, token as u64, *procedure, params);
-    }
-    wire
-}
-
-fn load_batches(records: u64) -> impl Iterator<Item = Vec<u8>> {
-    (0..records).step_by(100).map(move |first| {
-        let last = (first + 100).min(records);
-        let mut params = ((last - first) as u32).to_le_bytes().to_vec();
-        for key in first..last {
-            params.extend_from_slice(&key.to_le_bytes());
-            params.extend(std::iter::repeat_n(b'a' + (key % 26) as u8, ROW_BYTES));
-        }
-        params
-    })
 }
 
 struct InProcess {
@@ -118,14 +51,14 @@ impl InProcess {
         records: u64,
         directory: &Path,
     ) -> anyhow::Result<Self> {
-        let catalog = Catalog::from_file(&schema())?;
+        let catalog = Catalog::from_file(&schema("ycsb.sql"))?;
         let procedures = ProcedureSet::for_catalog(&catalog)?;
         let data = directory.join(name.replace(' ', "-"));
         std::fs::create_dir_all(&data)?;
         let config = config(anticaching, log, records, &data);
         let mut partition = Partition::create(0, &config, &catalog, procedures, &data)?;
-        let mut sink = Bytes(Vec::new());
-        for params in load_batches(records) {
+        let mut sink = Replies(Vec::new());
+        for params in load_calls(records, 100) {
             let head = RequestHead { token: 0, procedure: 2, start: 0, end: params.len() };
             partition.execute_batch(0, 0, &params, &[head], &mut sink);
             partition.poll(&mut sink);
@@ -139,7 +72,7 @@ impl InProcess {
 
     /// Transactions per second: requests are parsed and run in batches, as the server does.
     fn measure(&mut self, wire: &[u8], duration: Duration) -> f64 {
-        let mut sink = Bytes(Vec::with_capacity(1 << 20));
+        let mut sink = Replies(Vec::with_capacity(1 << 20));
         let before = self.partition.counters().committed;
         let started = Instant::now();
         while started.elapsed() < duration {
@@ -159,30 +92,11 @@ impl InProcess {
     }
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
-#[derive(Default)]
-struct Report(Vec<serde_json::Value>);
-
-impl Report {
-    /// `ratio` is against `peer`, measured in the same rounds.
-    fn add(&mut self, name: &str, value: f64, unit: &str, peer: &str, ratio: Option<f64>, settings: &str) {
-        let shown = ratio.map_or(String::new(), |ratio| format!("{ratio:6.3} of {peer}"));
-        println!("{name:<58} {value:>14.0} {unit:<8} {shown}");
-        self.0.push(serde_json::json!({"name": name, "value": value, "unit": unit, "better": "higher",
-            "peer": if ratio.is_some() { serde_json::json!(peer) } else { serde_json::Value::Null }, "ratio": ratio, "settings": settings}));
-    }
-}
-
 fn in_process(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
     let duration = Duration::from_secs_f64(arguments.seconds);
     let records = arguments.records;
     for (mix, read_share, log) in [("read-only", 1.0, Log::Off), ("write-heavy (50/50), log off", 0.5, Log::Off)] {
-        let requests = wire(&draw(records, read_share));
+        let requests = wire(&draw(records, read_share, DRAWN)?);
         let mut variants = vec![
             InProcess::new("anticache-off", AntiCaching::Off, log, records, directory)?,
             InProcess::new("anticache-alru", AntiCaching::Alru, log, records, directory)?,
@@ -200,15 +114,8 @@ fn in_process(arguments: &Arguments, directory: &Path, report: &mut Report) -> a
         let settings =
             format!("1 partition, 1 core, in process, {records} records x {ROW_BYTES} B, Zipf 1.0, in memory, log off");
         for (variant, of) in variants.iter().zip(&rates) {
-            let ratios: Vec<f64> = of.iter().zip(&rates[0]).map(|(rate, off)| rate / off).collect();
-            report.add(
-                &format!("in process, {mix}: {}", variant.name),
-                median(of),
-                "txn/s",
-                "anticache-off",
-                Some(median(&ratios)),
-                &settings,
-            );
+            let name = format!("in process, {mix}: {}", variant.name);
+            report.add(&name, median(of), "txn/s", Some(("anticache-off", ratio(of, &rates[0]))), &settings);
         }
         drop(variants);
         std::fs::remove_dir_all(directory)?;
@@ -224,7 +131,7 @@ fn over_tcp(arguments: &Arguments, directory: &Path, report: &mut Report) -> any
     let mut client = Client::connect(server.address())?;
     let started = Instant::now();
     let load = client.procedure("ycsb_load")?;
-    for params in load_batches(arguments.records) {
+    for params in load_calls(arguments.records, 100) {
         client.submit(0, 0, load, &params);
         while client.outstanding() >= 16 {
             client.wait(&mut |_, _| ())?;
@@ -236,22 +143,16 @@ fn over_tcp(arguments: &Arguments, directory: &Path, report: &mut Report) -> any
         arguments.records
     );
     let rate = arguments.records as f64 / started.elapsed().as_secs_f64();
-    report.add("over TCP, load", rate, "rows/s", "", None, &settings);
+    report.add("over TCP, load", rate, "rows/s", None, &settings);
     for (mix, read_share) in [("read-only", 1.0), ("write-heavy (50/50)", 0.5)] {
-        let requests = draw(arguments.records, read_share);
+        let requests = draw(arguments.records, read_share, DRAWN)?;
         for outstanding in [1, 16, 64, 1024] {
             let mut rates: Vec<f64> = Vec::new();
             for _ in 0..arguments.rounds {
                 rates.push(measure_client(&mut client, &requests, outstanding, arguments.seconds)?);
             }
-            report.add(
-                &format!("over TCP, {mix}: {outstanding} outstanding"),
-                median(&rates),
-                "txn/s",
-                "",
-                None,
-                &settings,
-            );
+            let name = format!("over TCP, {mix}: {outstanding} outstanding");
+            report.add(&name, median(&rates), "txn/s", None, &settings);
         }
     }
     server.stop();
@@ -284,26 +185,8 @@ fn measure_client(
     Ok(rate)
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    if cfg!(debug_assertions) {
-        eprintln!("warning: debug assertions are on; these figures mean nothing");
-    }
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(std::thread::available_parallelism()?.get() - 1);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        eprintln!("warning: not bound to one CPU ({error}): expect noise");
-    }
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
-    let mut report = Report::default();
-    in_process(&arguments, &directory.path().join("in-process"), &mut report)?;
-    over_tcp(&arguments, directory.path(), &mut report)?;
-    if let Some(path) = &arguments.json {
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)?;
-        }
-        std::fs::write(path, serde_json::to_string_pretty(&report.0)?)?;
-        println!("written to {}", path.display());
-    }
-    Ok(())
+pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
+    harness::bind_to_last();
+    in_process(arguments, &directory.join("in-process"), report)?;
+    over_tcp(arguments, directory, report)
 }

@@ -1,9 +1,7 @@
 //! What eviction, merges and compaction cost the transactions: YCSB, Zipf 1.0, records of 1000 bytes, a budget of a half or an eighth of them.
 //!
-//! `cargo bench -p anticache-engine --bench eviction -- [--records N] [--ratio R] [--seconds S] [--reads SHARE] [--set KEY=VALUE …]`
-//!
 //! One thread keeps `--outstanding` transactions under way, as a server with so many terminals does. Every call of the executor is timed from
-//! outside: what a call takes beyond its transactions is a pause. `--set` changes any key of the configuration. Prints one line of JSON.
+//! outside: what a call takes beyond its transactions is a pause. `--set` changes any key of the configuration. Prints all counters as JSON, too.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,23 +10,22 @@ use std::time::{Duration, Instant};
 use anticache_engine::catalog::Catalog;
 use anticache_engine::config::Config;
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
-use anticache_engine::partition::{Partition, ReplySink};
+use anticache_engine::partition::Partition;
 use anticache_engine::procedure::ProcedureSet;
-use clap::Parser;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 use rand_pcg::Pcg64Mcg;
 
-const FIELDS: u16 = 10;
-const FIELD_BYTES: usize = 100;
-const ROW_BYTES: usize = FIELDS as usize * FIELD_BYTES;
+use crate::harness::ycsb::{FIELDS, encode, load_calls};
+use crate::harness::{Replies, Report, schema};
+
 /// Memory that a record takes, with its share of the index.
 const STORED_BYTES: f64 = 1250.0;
 /// Most requests that arrive at once.
 const BATCH: usize = 16;
 
-#[derive(Parser)]
-struct Arguments {
+#[derive(clap::Args)]
+pub struct Arguments {
     /// Records of 1000 bytes.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
@@ -50,37 +47,11 @@ struct Arguments {
     /// A key of the configuration and its value, as JSON or a word.
     #[arg(long = "set")]
     settings: Vec<String>,
-    /// Passed by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
-
-#[derive(Default)]
-struct Replies(Vec<u8>);
-
-impl ReplySink for Replies {
-    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
-        &mut self.0
-    }
-}
-
-impl Replies {
-    /// Counts the replies so far and forgets them.
-    fn take(&mut self) -> usize {
-        let (mut at, mut count) = (0, 0);
-        while let Some(length) = self.0.get(at..).and_then(|rest| rest.first_chunk()) {
-            at += 4 + u32::from_le_bytes(*length) as usize;
-            count += 1;
-        }
-        self.0.clear();
-        count
-    }
 }
 
 fn config(arguments: &Arguments, data_dir: &Path) -> anyhow::Result<Config> {
-    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas/ycsb.sql");
     let mut json = serde_json::json!({
-        "schema": schema, "data_dir": data_dir, "listen": "127.0.0.1:0", "log": "off",
+        "schema": schema("ycsb.sql"), "data_dir": data_dir, "listen": "127.0.0.1:0", "log": "off",
         "memory_budget_bytes": (arguments.records as f64 * STORED_BYTES / arguments.ratio) as u64,
     });
     for setting in &arguments.settings {
@@ -120,13 +91,7 @@ struct Driver {
 
 impl Driver {
     fn load(&mut self, records: u64, calls: &mut BTreeMap<&str, Times>) {
-        for first in (0..records).step_by(BATCH) {
-            let last = (first + BATCH as u64).min(records);
-            let mut params = ((last - first) as u32).to_le_bytes().to_vec();
-            for key in first..last {
-                params.extend_from_slice(&key.to_le_bytes());
-                params.extend(std::iter::repeat_n(b'a' + (key % 26) as u8, ROW_BYTES));
-            }
+        for params in load_calls(records, BATCH as u64) {
             let head = RequestHead { token: 0, procedure: 2, start: 0, end: params.len() };
             let before = Instant::now();
             self.partition.execute_batch(0, 0, &params, &[head], &mut self.sink);
@@ -155,11 +120,8 @@ impl Driver {
             self.wire.clear();
             for _ in 0..count {
                 let (key, read) = key();
-                let mut params = key.to_le_bytes().to_vec();
-                if !read {
-                    params.extend_from_slice(&((key % i64::from(FIELDS)) as u16).to_le_bytes());
-                    params.extend_from_slice(&[b'x'; FIELD_BYTES]);
-                }
+                let mut params = Vec::new();
+                encode(key, (!read).then_some((key % i64::from(FIELDS)) as u16), &mut params);
                 write_request(&mut self.wire, 0, u16::from(!read), &params);
             }
             self.heads.clear();
@@ -178,16 +140,11 @@ impl Driver {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    if cfg!(debug_assertions) {
-        eprintln!("warning: debug assertions are on; these figures mean nothing");
-    }
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
-    let config = config(&arguments, directory.path())?;
+pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let config = config(arguments, directory)?;
     let catalog = Catalog::from_file(&config.schema)?;
     let procedures = ProcedureSet::for_catalog(&catalog)?;
-    let partition = Partition::create(0, &config, &catalog, procedures, directory.path())?;
+    let partition = Partition::create(0, &config, &catalog, procedures, directory)?;
     let mut driver = Driver { partition, sink: Replies::default(), heads: Vec::new(), wire: Vec::new(), under_way: 0 };
     let mut calls = BTreeMap::new();
     driver.load(arguments.records, &mut calls);
@@ -195,15 +152,14 @@ fn main() -> anyhow::Result<()> {
     let mut rng = Pcg64Mcg::seed_from_u64(42);
     let zipf = Zipf::new(arguments.records as f64, 1.0)?;
     let records = arguments.records;
-    let key = || {
+    let mut key = || {
         let rank = zipf.sample(&mut rng) as u64 - 1;
         let place = if arguments.clustered { rank } else { rank.wrapping_mul(0x9E37_79B9_7F4A_7C15) % records };
         ((records - 1 - place) as i64, rng.random_bool(arguments.reads))
     };
-    let mut key = key;
-    driver.run(&arguments, &mut key, &mut BTreeMap::new());
+    driver.run(arguments, &mut key, &mut BTreeMap::new());
     let before = driver.partition.stats();
-    let rate = driver.run(&arguments, &mut key, &mut calls);
+    let rate = driver.run(arguments, &mut key, &mut calls);
     let after = driver.partition.stats();
     let counted: serde_json::Map<_, _> = after
         .iter()
@@ -214,7 +170,21 @@ fn main() -> anyhow::Result<()> {
         })
         .collect();
     let calls: BTreeMap<_, _> = calls.iter_mut().map(|(kind, times)| (*kind, times.report())).collect();
-    println!("{}", serde_json::json!({"txn_per_s": rate, "call_us": calls, "loaded": loaded, "counted": counted}));
+    let settings = format!(
+        "1 partition, in process, {records} records x 1000 B, Zipf 1.0, {:.0} % reads, {} times the budget, {} outstanding{}",
+        100.0 * arguments.reads,
+        arguments.ratio,
+        arguments.outstanding,
+        arguments.settings.iter().map(|setting| format!(", {setting}")).collect::<String>()
+    );
+    report.add("larger than memory", rate, "txn/s", None, &settings);
+    for kind in ["batch", "poll"] {
+        for share in ["p50", "p99", "p9999", "max"] {
+            let time_us = calls[kind][share].as_f64().unwrap_or_default();
+            report.add(&format!("larger than memory: {kind}, {share}"), time_us, "us", None, &settings);
+        }
+    }
+    println!("{}", serde_json::json!({"call_us": calls, "loaded": loaded, "counted": counted}));
     Ok(())
 }
 

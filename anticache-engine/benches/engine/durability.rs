@@ -1,11 +1,8 @@
-//! What durability costs, and how fast recovery is: in process, one partition, YCSB with half updates and Zipf 1.0 over records of 1000 bytes.
+//! What durability costs, and how fast recovery is: one partition in process, YCSB with half updates and Zipf 1.0 over records of 1000 bytes.
 //!
-//! `cargo bench -p anticache-engine --bench durability -- [--records N] [--memory-share S] [--seconds S] [--rounds R] [--directory DIR]`
-//!
-//! The same database takes turns, round by round, without a log, with the log, and with the log while snapshots are taken one after the other; ratios
-//! are medians of the ratios within a round. Then the process "dies" and recovery is timed: with a snapshot of everything, and with a log behind it.
+//! Without a log, with the log, and with the log while snapshots are taken one after the other.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,23 +11,19 @@ use anticache_engine::durability::recovery::{Opened, Site, read_schema};
 use anticache_engine::durability::snapshot::Verdict;
 use anticache_engine::durability::snapshot::keeper::Keeper;
 use anticache_engine::io::files::{Files, KernelFiles};
-use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
-use anticache_engine::partition::{Partition, ReplySink};
+use anticache_engine::net::frame::{RequestHead, parse_requests};
+use anticache_engine::partition::Partition;
 use anticache_engine::procedure::ProcedureSet;
-use clap::Parser;
-use rand::{Rng, SeedableRng};
-use rand_distr::{Distribution, Zipf};
-use rand_pcg::Pcg64Mcg;
 
-const FIELD_BYTES: usize = 100;
-const ROW_BYTES: usize = 1000;
+use crate::harness::ycsb::{draw, load_calls, wire};
+use crate::harness::{BATCH, Replies, Report, median, ratio, schema};
+
 const DRAWN: usize = 1 << 19;
-const BATCH: usize = 64;
 /// Requests without a reply at any time.
 const OUTSTANDING: usize = 16 << 10;
 
-#[derive(Parser)]
-struct Arguments {
+#[derive(clap::Args)]
+pub struct Arguments {
     /// Records of 1000 bytes.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
@@ -43,27 +36,11 @@ struct Arguments {
     /// Times that every variant has its turn.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Where to put the databases.
-    #[arg(long, default_value = env!("CARGO_TARGET_TMPDIR"))]
-    directory: PathBuf,
-    /// Passed by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
-
-#[derive(Default)]
-struct Bytes(Vec<u8>);
-
-impl ReplySink for Bytes {
-    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
-        &mut self.0
-    }
 }
 
 fn config(log: Log, arguments: &Arguments, data_dir: &Path) -> Config {
     let budget_bytes = (arguments.records as f64 * 1100.0 * arguments.memory_share) as u64;
-    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas/ycsb.sql");
-    let defaults = Config::new(schema, data_dir.to_owned(), budget_bytes.max(64 << 20));
+    let defaults = Config::new(schema("ycsb.sql"), data_dir.to_owned(), budget_bytes.max(64 << 20));
     Config { log, log_segment_bytes: 256 << 20, snapshot_interval_s: 300, snapshot_log_bytes: 0, ..defaults }
 }
 
@@ -72,7 +49,7 @@ struct Database {
     config: Config,
     keeper: Keeper,
     partition: Partition,
-    sink: Bytes,
+    sink: Replies,
     replies: usize,
     sent: usize,
     heads: Vec<RequestHead>,
@@ -89,7 +66,7 @@ impl Database {
         let procedures = ProcedureSet::for_catalog(&catalog)?;
         let site = Site { files: &files, config: &config, catalog: &catalog, schema: &schema, procedures: &procedures };
         let Opened { keeper, mut partitions, .. } = site.open()?;
-        let (partition, sink) = (partitions.remove(0), Bytes::default());
+        let (partition, sink) = (partitions.remove(0), Replies::default());
         let mut heads = Vec::new();
         parse_requests(wire, usize::MAX, &mut heads)?;
         let (replies, sent, at) = (0, 0, 0);
@@ -99,13 +76,7 @@ impl Database {
 
     fn poll(&mut self) {
         self.partition.poll(&mut self.sink);
-        let mut at = 0;
-        while let Some(length) = self.sink.0.get(at..at + 4).and_then(|bytes| bytes.first_chunk()) {
-            assert_eq!(self.sink.0[at + 12], 0, "a transaction has failed");
-            at += 4 + u32::from_le_bytes(*length) as usize;
-            self.replies += 1;
-        }
-        self.sink.0.clear();
+        self.replies += self.sink.take();
         if let Some(ended) = self.partition.snapshot_ended()
             && let Some(outcome) = self.keeper.part_ended(0, ended)
         {
@@ -133,16 +104,9 @@ impl Database {
     }
 
     fn load(&mut self, records: u64) -> anyhow::Result<()> {
-        for first in (0..records).step_by(100) {
-            let mut params = 100u32.to_le_bytes().to_vec();
-            for key in first..first + 100 {
-                params.extend_from_slice(&key.to_le_bytes());
-                params.extend(std::iter::repeat_n(b'a' + (key % 26) as u8, ROW_BYTES));
-            }
-            let (mut wire, mut heads) = (Vec::new(), Vec::new());
-            write_request(&mut wire, first, 2, &params);
-            parse_requests(&wire, 1, &mut heads)?;
-            self.partition.execute_batch(0, 0, &wire, &heads, &mut self.sink);
+        for params in load_calls(records, 100) {
+            let head = RequestHead { token: 0, procedure: 2, start: 0, end: params.len() };
+            self.partition.execute_batch(0, 0, &params, &[head], &mut self.sink);
             self.sent += 1;
             while self.sent - self.replies >= 64 {
                 self.poll();
@@ -175,39 +139,19 @@ impl Database {
     }
 }
 
-fn draw(records: u64) -> anyhow::Result<Vec<u8>> {
-    let mut rng = Pcg64Mcg::seed_from_u64(42);
-    let zipf = Zipf::new(records as f64, 1.0)?;
-    let mut wire = Vec::new();
-    for token in 0..DRAWN {
-        let key = records as i64 - zipf.sample(&mut rng) as i64;
-        let mut params = key.to_le_bytes().to_vec();
-        let read = rng.random_bool(0.5);
-        if !read {
-            params.extend_from_slice(&rng.random_range(0..10u16).to_le_bytes());
-            params.extend_from_slice(&[b'x'; FIELD_BYTES]);
-        }
-        write_request(&mut wire, token as u64, u16::from(!read), &params);
-    }
-    Ok(wire)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    let wire = draw(arguments.records)?;
-    let directory = tempfile::tempdir_in(&arguments.directory)?;
-    let mut unlogged = Database::open(config(Log::Off, &arguments, &directory.path().join("off")), &wire)?;
-    let mut logged = Database::open(config(Log::Sync, &arguments, &directory.path().join("sync")), &wire)?;
-    for database in [&mut unlogged, &mut logged] {
+pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let wire = wire(&draw(arguments.records, 0.5, DRAWN)?);
+    let settings = format!(
+        "1 partition, in process, {} records x 1000 B, Zipf 1.0, 50/50, aLRU, budget {} times the data",
+        arguments.records, arguments.memory_share
+    );
+    let mut unlogged = Database::open(config(Log::Off, arguments, &directory.join("off")), &wire)?;
+    let mut logged = Database::open(config(Log::Sync, arguments, &directory.join("sync")), &wire)?;
+    for (name, database) in [("load, log off", &mut unlogged), ("load, log synced", &mut logged)] {
         let started = Instant::now();
         database.load(arguments.records)?;
-        let log = if database.config.log == Log::Off { "without" } else { "with" };
-        println!("loaded {} records {log} the log in {:.2} s", arguments.records, started.elapsed().as_secs_f64());
+        let rate = arguments.records as f64 / started.elapsed().as_secs_f64();
+        report.add(&format!("durability: {name}"), rate, "rows/s", None, &settings);
     }
     let mut rates: [Vec<f64>; 3] = Default::default();
     for _ in 0..arguments.rounds {
@@ -215,41 +159,52 @@ fn main() -> anyhow::Result<()> {
         rates[1].push(logged.run(&wire, arguments.seconds, false)?);
         rates[2].push(logged.run(&wire, arguments.seconds, true)?);
     }
-    let ratio = |a: usize, b: usize| median(rates[a].iter().zip(&rates[b]).map(|(a, b)| a / b).collect());
-    let (with_log, with_snapshots) = (ratio(1, 0), ratio(2, 1));
-    for (name, rates) in ["log off", "log", "log and snapshots"].into_iter().zip(&rates) {
-        println!("{name:>20}: {:>10.0} txn/s", median(rates.clone()));
+    for ((name, peer), of) in
+        [("log off", 0), ("log synced", 0), ("log synced, snapshot running", 1)].into_iter().zip(&rates)
+    {
+        let peer = (["log off", "log synced"][peer], ratio(of, &rates[peer]));
+        report.add(&format!("durability: {name}"), median(of), "txn/s", Some(peer), &settings);
     }
-    println!("log / log off {with_log:.3}, with snapshots / without {with_snapshots:.3}");
     let counters = *logged.partition.counters();
     println!(
-        "{} snapshots of {:.2} s and {:.0} MB each; longest step {} us; {} waits of {} us together",
+        "{} snapshots of {:.2} s and {:.0} MB each; {} waits of {} us together",
         logged.snapshots,
         logged.snapshot_seconds / logged.snapshots.max(1) as f64,
         counters.snapshot_bytes as f64 / 1e6 / logged.snapshots.max(1) as f64,
-        counters.snapshot_step_us_max,
         counters.snapshot_stalls,
         counters.snapshot_stall_us
     );
+    report.add("durability: longest snapshot step", counters.snapshot_step_us_max as f64, "us", None, &settings);
     drop(unlogged);
-    for log_seconds in [0.0, 2.0 * arguments.seconds] {
+    recovery(arguments, logged, &wire, &settings, report)
+}
+
+/// The process "dies", and starts again: with a snapshot of everything, and with a log behind it.
+fn recovery(
+    arguments: &Arguments,
+    mut logged: Database,
+    wire: &[u8],
+    settings: &str,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    for (name, log_seconds) in [("snapshot", 0.0), ("snapshot and log", 2.0 * arguments.seconds)] {
         logged.begin_snapshot()?;
         logged.settle();
-        let rate = logged.run(&wire, log_seconds, false)?;
+        logged.run(wire, log_seconds, false)?;
         let config = logged.config.clone();
         drop(logged);
-        logged = Database::open(config, &wire)?;
+        logged = Database::open(config, wire)?;
         let counters = logged.partition.counters();
         let seconds = counters.recovery_us as f64 / 1e6;
         println!(
-            "recovery of {:.0} MB of snapshot, {} tuples, and {:.0} MB of log, {} transactions: {seconds:.2} s, {:.0} MB/s{}",
+            "recovery of {:.0} MB of snapshot, {} tuples, and {:.0} MB of log, {} transactions: {seconds:.2} s",
             counters.recovered_snapshot_bytes as f64 / 1e6,
             counters.recovered_tuples,
             counters.recovered_log_bytes as f64 / 1e6,
             counters.recovered_log_records,
-            (counters.recovered_snapshot_bytes + counters.recovered_log_bytes) as f64 / 1e6 / seconds,
-            if rate > 0.0 { format!(" (they were run at {rate:.0} txn/s)") } else { String::new() }
         );
+        let bytes = (counters.recovered_snapshot_bytes + counters.recovered_log_bytes) as f64;
+        report.add(&format!("durability: recovery, {name}"), bytes / 1e6 / seconds, "MB/s", None, settings);
     }
     Ok(())
 }

@@ -1,13 +1,10 @@
 //! What transactions on several partitions cost: two partitions, a thread each, in process.
 //!
-//! `cargo bench -p anticache-engine --bench multi -- [--records N] [--seconds S] [--rounds R] [--log] [--json FILE]`
-//!
-//! Every transaction moves an amount between two of the records, which lie at one partition or, for a share of the transactions, at both. The variants take
-//! turns, round by round; the first is the same work at partitions that know nothing of each other. Medians over the rounds; ratios
-//! are medians of the ratios within a round.
+//! Every transaction moves an amount between two of the records, which lie at one partition or, for a share of the transactions, at both. The first
+//! variant is the same work at partitions that know nothing of each other.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,27 +12,27 @@ use std::time::{Duration, Instant};
 use anticache_engine::catalog::{Catalog, TableId};
 use anticache_engine::config::{Config, Log};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
+use anticache_engine::partition::Partition;
 use anticache_engine::partition::multi::Coordinator;
-use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::{Participants, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
-use clap::Parser;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+
+use crate::harness::{BATCH, Replies, Report, median, ratio};
 
 const PARTITIONS: u32 = 2;
 const SCHEMA: &str = "CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL, filler CHAR(84) NOT NULL) COMMENT = 'evictable; partition by id';";
 const ROW_BYTES: usize = 100;
 const ACCOUNT: TableId = 0;
-const BATCH: usize = 64;
 /// Requests between looks at the other partition, as the server does.
 const SLICE: usize = 16;
 const DRAWN: usize = 1 << 17;
 /// Unanswered requests of a thread.
 const OUTSTANDING: u64 = 256;
 
-#[derive(Parser)]
-struct Arguments {
+#[derive(clap::Args)]
+pub struct Arguments {
     /// Records of 100 bytes at each partition.
     #[arg(long, default_value_t = 500_000)]
     records: i64,
@@ -48,33 +45,6 @@ struct Arguments {
     /// With the command log, synced.
     #[arg(long)]
     log: bool,
-    /// Where to write the results as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Passed by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
-
-struct Bytes(Vec<u8>);
-
-impl ReplySink for Bytes {
-    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
-        &mut self.0
-    }
-}
-
-impl Bytes {
-    /// Replies that arrived, forgetting them.
-    fn take(&mut self) -> u64 {
-        let (mut rest, mut count) = (&self.0[..], 0);
-        while let Some((length, after)) = rest.split_first_chunk::<4>() {
-            rest = &after[u32::from_le_bytes(*length) as usize..];
-            count += 1;
-        }
-        self.0.clear();
-        count
-    }
 }
 
 fn key(params: &[u8], at: usize) -> i64 {
@@ -143,7 +113,7 @@ fn config(arguments: &Arguments, data_dir: &Path) -> Config {
         log: if arguments.log { Log::Sync } else { Log::Off },
         snapshot_interval_s: 0,
         snapshot_log_bytes: 0,
-        ..Config::new(PathBuf::new(), data_dir.to_owned(), budget_bytes)
+        ..Config::new(Path::new("").to_owned(), data_dir.to_owned(), budget_bytes)
     }
 }
 
@@ -217,7 +187,7 @@ impl Variant {
 }
 
 fn load(partition: &mut Partition, records: i64) {
-    let mut sink = Bytes(Vec::new());
+    let mut sink = Replies(Vec::new());
     let ids: Vec<i64> = (0..records).map(|n| n * i64::from(PARTITIONS) + i64::from(partition.id())).collect();
     for some in ids.chunks(500) {
         let params: Vec<u8> = some.iter().flat_map(|id| id.to_le_bytes()).collect();
@@ -266,7 +236,7 @@ struct Driver<'run> {
 impl Driver<'_> {
     fn run(&self, mut partition: Box<Partition>, requests: &[u8]) -> (Box<Partition>, u64) {
         let disk = partition.ring().event().try_clone_to_owned().expect("a descriptor");
-        let (mut sink, mut heads, mut at) = (Bytes(Vec::with_capacity(1 << 20)), Vec::new(), 0);
+        let (mut sink, mut heads, mut at) = (Replies(Vec::with_capacity(1 << 20)), Vec::new(), 0);
         let (mut sent, mut answered) = (0, 0);
         let mut open = true;
         // The others' requests need this partition, too.
@@ -290,7 +260,7 @@ impl Driver<'_> {
             }
             partition = self.meet(partition, disk.as_fd(), &mut sink);
             partition.poll(&mut sink);
-            let arrived = sink.take();
+            let arrived = sink.take() as u64;
             self.unanswered.fetch_sub(arrived, Ordering::SeqCst);
             answered += arrived;
             if idle {
@@ -300,7 +270,7 @@ impl Driver<'_> {
         (partition, answered)
     }
 
-    fn meet(&self, mut partition: Box<Partition>, disk: BorrowedFd<'_>, sink: &mut Bytes) -> Box<Partition> {
+    fn meet(&self, mut partition: Box<Partition>, disk: BorrowedFd<'_>, sink: &mut Replies) -> Box<Partition> {
         while let Some(item) = self.site.due(self.id) {
             partition = self.site.meet(&item, partition, disk, sink).expect("no thread dies");
         }
@@ -308,19 +278,8 @@ impl Driver<'_> {
     }
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    if cfg!(debug_assertions) {
-        eprintln!("warning: debug assertions are on; these figures mean nothing");
-    }
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
-    let new = |name: &str, joined, share| Variant::new(name, joined, share, &arguments, directory.path());
+pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let new = |name: &str, joined, share| Variant::new(name, joined, share, arguments, directory);
     let mut variants = [
         new("apart, 0%", false, 0.0)?,
         new("joined, 0%", true, 0.0)?,
@@ -329,12 +288,13 @@ fn main() -> anyhow::Result<()> {
         new("joined, 100%", true, 1.0)?,
     ];
     let duration = Duration::from_secs_f64(arguments.seconds);
-    let mut measured = vec![Vec::new(); variants.len()];
+    let mut measured = vec![(Vec::new(), Vec::new()); variants.len()];
     for round in 0..=arguments.rounds {
-        for (variant, measured) in variants.iter_mut().zip(&mut measured) {
-            let rate = variant.measure(duration);
+        for (variant, (rates, waits)) in variants.iter_mut().zip(&mut measured) {
+            let (rate, waited_us) = variant.measure(duration);
             if round > 0 {
-                measured.push(rate);
+                rates.push(rate);
+                waits.push(waited_us);
             }
         }
     }
@@ -343,24 +303,16 @@ fn main() -> anyhow::Result<()> {
         arguments.records,
         if arguments.log { "synced" } else { "off" }
     );
-    let single_us = 2e6 / median(&measured[1].iter().map(|&(rate, _)| rate).collect::<Vec<_>>());
-    let mut report = Vec::new();
-    for (variant, of) in variants.iter().zip(&measured) {
-        let rates: Vec<f64> = of.iter().map(|&(rate, _)| rate).collect();
-        let ratios: Vec<f64> = of.iter().zip(&measured[0]).map(|((rate, _), (apart, _))| rate / apart).collect();
-        let waited_us = median(&of.iter().map(|&(_, waited)| waited).collect::<Vec<_>>());
-        // Core time that a transaction on both takes beyond what one on its own takes.
-        let cost_us =
-            (variant.share > 0.0).then(|| (2e6 / median(&rates) - (1.0 - variant.share) * single_us) / variant.share);
-        let shown =
-            cost_us.map_or(String::new(), |cost| format!("{cost:6.2} us of both cores each, {waited_us:.2} waiting"));
-        println!("{:<14} {:>12.0} txn/s {:6.3} of apart   {shown}", variant.name, median(&rates), median(&ratios));
-        report.push(serde_json::json!({"name": format!("multi-partition: {}", variant.name), "value": median(&rates), "unit": "txn/s",
-            "better": "higher", "peer": "apart, 0%", "ratio": median(&ratios), "settings": settings}));
-    }
-    if let Some(path) = &arguments.json {
-        std::fs::write(path, serde_json::to_string_pretty(&report)?)?;
-        println!("written to {}", path.display());
+    let single_us = 2e6 / median(&measured[1].0);
+    for (variant, (rates, waits)) in variants.iter().zip(&measured) {
+        let (name, rate) = (format!("multi-partition: {}", variant.name), median(rates));
+        report.add(&name, rate, "txn/s", Some(("apart, 0%", ratio(rates, &measured[0].0))), &settings);
+        if variant.share > 0.0 {
+            // Core time that a transaction on both takes beyond what one on its own takes.
+            let cost_us = (2e6 / rate - (1.0 - variant.share) * single_us) / variant.share;
+            report.add(&format!("{name}: time of both cores for each across"), cost_us, "us", None, &settings);
+            println!("{:<58} {:>14.2} us of it waiting", "", median(waits));
+        }
     }
     Ok(())
 }

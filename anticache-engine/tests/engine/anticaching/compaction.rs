@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crate::support::database::Database;
+use crate::support::effort::properties;
 use crate::support::notes::{A, DROP, EVENTS, NOTES, PUT, SET, SUM, TRAIL, database, database_on, request, text_of};
 use anticache_engine::config::{Compaction, Merge};
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
@@ -119,13 +120,8 @@ fn strategies() -> impl Strategy<Value = (Merge, Compaction, f64)> {
     (prop_oneof![3 => Just(Merge::Tuple), 1 => Just(Merge::Block)], compaction, threshold)
 }
 
-/// A few cases on every commit; `PROPTEST_CASES=1000` for a long run.
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(16)
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(properties(16))]
 
     /// Variable-length rows and rows without a key go out, come back, are compacted on the way: none is lost, none comes back twice, and no stale
     /// entry is taken for a tuple. The file stays as short as the blocks in it allow.

@@ -1,18 +1,15 @@
 //! A database that crashes again and again, at any operation of its disk: what it acknowledged is there afterwards, in order, and nothing by halves.
 //!
-//! `CRASH_CASES` says how many cases are run, `CRASH_SEED` which one is the first.
+//! `TEST_EFFORT` and `TEST_SEED` say how many cases are run, and which one is the first.
 
 use crate::support::durable;
 use crate::support::durable::{History, OWNERS, Op, Process, config, is_off};
+use crate::support::effort::{cases, seeds};
 use anticache_engine::config::{AntiCaching, Config, Merge};
 use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::net::frame::Status;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(default)
-}
 
 fn random_config(random: &mut Pcg64Mcg) -> Config {
     Config {
@@ -175,17 +172,14 @@ impl Case {
 
 #[test]
 fn what_was_acknowledged_survives_every_crash() {
-    let (cases, first) = (number("CRASH_CASES", 40), number("CRASH_SEED", 1));
     let mut tally = Tally::default();
-    for seed in first..first + cases {
+    for seed in seeds(40) {
         Case::new(seed).run(&mut tally);
     }
-    eprintln!("{cases} cases: {tally:?}");
-    if cases >= 40 {
-        let Tally { cuts_in_recovery, snapshots, from_snapshots, replayed, evicted, .. } = tally;
-        assert!(
-            cuts_in_recovery > 0 && snapshots > 20 && from_snapshots > 10 && replayed > 1000 && evicted > 5000,
-            "the cases do not reach what they are for: {tally:?}"
-        );
-    }
+    eprintln!("{} cases: {tally:?}", cases(40));
+    let Tally { cuts_in_recovery, snapshots, from_snapshots, replayed, evicted, .. } = tally;
+    assert!(
+        cuts_in_recovery > 0 && snapshots > 20 && from_snapshots > 10 && replayed > 1000 && evicted > 5000,
+        "the cases do not reach what they are for: {tally:?}"
+    );
 }

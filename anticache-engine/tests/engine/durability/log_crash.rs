@@ -13,6 +13,8 @@ use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk
 use anticache_engine::partition::Origin;
 use proptest::prelude::*;
 
+use crate::support::effort::properties;
+
 const PARTITION: u32 = 3;
 
 fn directory() -> &'static Path {
@@ -21,11 +23,6 @@ fn directory() -> &'static Path {
 
 fn segment(number: u64) -> PathBuf {
     directory().join(format!("command-0003-{number:08}.log"))
-}
-
-/// So many on every commit; `PROPTEST_CASES=100000` for a long run.
-fn cases(usual: u32) -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }
 
 /// A record as the model knows it.
@@ -205,7 +202,7 @@ impl History {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(500), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(properties(500))]
 
     #[test]
     fn every_acknowledged_transaction_survives_any_number_of_crashes(seed: u64, lives in prop::collection::vec(life(), 1..5)) {
@@ -242,7 +239,7 @@ fn segments(files: &dyn Files) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(300), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(properties(300))]
 
     /// A flipped bit is an error, or makes the last group look torn, or lies where nothing is.
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::support::cluster;
 use crate::support::database;
+use crate::support::effort::properties;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,10 +20,6 @@ use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::partition::Partition;
 use anticache_engine::partition::multi::{LoggedMulti, ReplayMeetings, replay_multi};
 use proptest::prelude::*;
-
-fn cases() -> u32 {
-    std::env::var("CRASH_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60)
-}
 
 /// A record as recovery sees it.
 #[derive(Debug, Clone)]
@@ -214,7 +211,7 @@ fn run_to_the_crash(case: &Case, disk: &SimulatedDisk) -> Cluster {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(properties(60))]
 
     #[test]
     fn what_was_acknowledged_survives_wholly(case in case()) {

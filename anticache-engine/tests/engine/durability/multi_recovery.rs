@@ -1,9 +1,10 @@
 //! Several partitions that crash again and again, at any operation of their disk, with snapshots at any moment: what was acknowledged is there afterwards
 //! at all participants, and everything else wholly or not at all.
 //!
-//! `CRASH_CASES` says how many cases are run, `CRASH_SEED` which one is the first.
+//! `TEST_EFFORT` and `TEST_SEED` say how many cases are run, and which one is the first.
 
 use crate::support::database;
+use crate::support::effort::{cases, seeds};
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +15,6 @@ use anticache_engine::durability::manifest::Manifest;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(default)
-}
 
 fn config(partitions: u32) -> Config {
     Config { partitions, log: Log::Sync, ..database::config(Path::new("/db"), u64::from(partitions) << 20) }
@@ -273,20 +270,17 @@ impl Case {
 
 #[test]
 fn what_was_acknowledged_survives_every_crash_at_all_participants() {
-    let (cases, first) = (number("CRASH_CASES", 40), number("CRASH_SEED", 1));
     let mut tally = Tally::default();
-    for seed in first..first + cases {
+    for seed in seeds(40) {
         Case::new(seed).run(&mut tally);
     }
-    eprintln!("{cases} cases: {tally:?}");
-    if cases >= 40 {
-        let Tally { cuts_in_recovery, snapshots, from_snapshots, replayed, multi, lost, evicted, .. } = tally;
-        assert!(
-            cuts_in_recovery > 5 && snapshots > 20 && from_snapshots > 10 && replayed > 1000 && evicted > 5000,
-            "the cases do not reach what they are for: {tally:?}"
-        );
-        assert!(multi > 2000 && lost > 100, "the cases do not reach what they are for: {tally:?}");
-    }
+    eprintln!("{} cases: {tally:?}", cases(40));
+    let Tally { cuts_in_recovery, snapshots, from_snapshots, replayed, multi, lost, evicted, .. } = tally;
+    assert!(
+        cuts_in_recovery > 5 && snapshots > 20 && from_snapshots > 10 && replayed > 1000 && evicted > 5000,
+        "the cases do not reach what they are for: {tally:?}"
+    );
+    assert!(multi > 2000 && lost > 100, "the cases do not reach what they are for: {tally:?}");
 }
 
 /// A loaded database of several partitions, and its disk.

@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod database;
 pub mod durable;
+pub mod effort;
 pub mod lists;
 pub mod notes;
 pub mod served;

@@ -1,7 +1,7 @@
 //! TPC-C on databases of one and two partitions that crash again and again, at any operation of their disk, with snapshots at any moment: the
 //! consistency conditions hold afterwards, every acknowledged transaction is there, and the others are there wholly or not at all.
 //!
-//! `CRASH_CASES` says how many cases are run, `CRASH_SEED` which one is the first.
+//! `TEST_EFFORT` and `TEST_SEED` say how many cases are run, and which one is the first.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -16,15 +16,12 @@ use rand_pcg::Pcg64Mcg;
 
 use super::database::{Answer, Database, Entry, Journal, SEED, Variant, catalog, population};
 use super::reference::{Reference, Row};
+use crate::support::effort::{cases, seeds};
 
 const DATA_DIR: &str = "/data";
 const START_US: i64 = 1_400_000_000_000_000;
 /// Small enough that a partition has to evict what one warehouse is loaded with.
 const BUDGET_BYTES: u64 = 1 << 20;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(default)
-}
 
 fn scale(partitions: u32) -> Scale {
     Scale { warehouses: partitions as i16, items: 40, customers_per_district: 10, orders_per_district: 30 }
@@ -252,19 +249,16 @@ fn must_be(found: &BTreeMap<&'static str, Vec<Row>>, expected: &BTreeMap<&'stati
 
 #[test]
 fn what_was_acknowledged_survives_every_crash() {
-    let (cases, first) = (number("CRASH_CASES", 24), number("CRASH_SEED", 1));
     let loaded = [1, 2].map(|partitions| (partitions, loaded(partitions))).into();
     let mut tally = Tally::default();
-    for seed in first..first + cases {
+    for seed in seeds(24) {
         Case::new(seed, &loaded).run(&mut tally);
     }
-    eprintln!("{cases} cases: {tally:?}");
-    if cases >= 24 {
-        let Tally { cuts_in_recovery, snapshots, from_snapshots, replayed, lost, multi, evicted, .. } = tally;
-        assert!(
-            cuts_in_recovery > 0 && snapshots > 10 && from_snapshots > 5 && replayed > 1000 && lost > 20 && multi > 100,
-            "the cases do not reach what they are for: {tally:?}"
-        );
-        assert!(evicted > 10_000, "{tally:?}");
-    }
+    eprintln!("{} cases: {tally:?}", cases(24));
+    let Tally { cuts_in_recovery, snapshots, from_snapshots, replayed, lost, multi, evicted, .. } = tally;
+    assert!(
+        cuts_in_recovery > 0 && snapshots > 10 && from_snapshots > 5 && replayed > 1000 && lost > 20 && multi > 100,
+        "the cases do not reach what they are for: {tally:?}"
+    );
+    assert!(evicted > 10_000, "{tally:?}");
 }

@@ -1,6 +1,7 @@
 //! Transactions that all fit into memory, but far from all together: each one ends, whatever the others keep.
 
 use crate::support::cluster::{Cluster, Model, Op, agree};
+use crate::support::effort::properties;
 use anticache_engine::config::{AntiCaching, Log, Merge};
 use proptest::prelude::*;
 
@@ -40,12 +41,8 @@ fn setting() -> impl Strategy<Value = (u32, Merge, Log, Vec<Op>)> {
     })
 }
 
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(6)
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(properties(6))]
 
     #[test]
     fn whoever_fits_alone_is_served((partitions, merge, log, ops) in setting()) {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::database::{
     ADD, Answer, COLD, DELETE, Database, INSERT, OTHER, READ, SHUFFLE, SUM, TRANSFER, params,
 };
+use crate::support::effort::properties;
 use anticache_engine::config::{AntiCaching, Compaction, Log, Merge};
 use anticache_engine::net::frame::Status;
 use proptest::prelude::*;
@@ -150,13 +151,8 @@ fn strategies() -> impl Strategy<Value = (Merge, f64, AntiCaching, Compaction)> 
     )
 }
 
-/// A few cases on every commit; `PROPTEST_CASES=1000` for a long run.
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24)
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(properties(24))]
 
     #[test]
     fn behaves_like_a_map((merge, hole_threshold, anticaching, compaction) in strategies(), batches in prop::collection::vec(prop::collection::vec(op(), 1..80), 1..30)) {

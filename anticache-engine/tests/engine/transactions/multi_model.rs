@@ -1,6 +1,7 @@
 //! Transactions on several partitions against a plain map, in one thread, with budgets so small that most tuples are evicted.
 
 use crate::support::database;
+use crate::support::effort::properties;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,10 +21,6 @@ fn load(cluster: &mut Cluster) -> i64 {
         }
     }
     keys
-}
-
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(16)
 }
 
 #[derive(Debug, Clone)]
@@ -52,7 +49,7 @@ fn setting() -> impl Strategy<Value = (usize, Merge, AntiCaching, Log)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(properties(16))]
 
     #[test]
     fn several_partitions_behave_like_a_map((setting, steps) in setting().prop_flat_map(|setting| (Just(setting), steps(setting.0)))) {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::support::database::Database;
+use crate::support::effort::properties;
 use anticache_engine::catalog::key::KeyBuf;
 use anticache_engine::catalog::row::{RowBuf, Value, values};
 use anticache_engine::catalog::{Catalog, Field, TableDef};
@@ -535,7 +536,7 @@ fn strategies() -> impl Strategy<Value = (AntiCaching, Merge, Log)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(std::env::var("MODEL_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(6)))]
+    #![proptest_config(properties(6))]
 
     #[test]
     fn behaves_like_maps((anticaching, merge, log) in strategies(), ops in prop::collection::vec(op(1), 100..600)) {

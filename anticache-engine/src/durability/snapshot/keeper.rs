@@ -91,6 +91,9 @@ impl Keeper {
                     .to_owned(),
             );
         }
+        // After a process died the manifest may be there to read and its name not be durable. Recovery takes places in the block file that only the one
+        // before refers to, so a power cut must not bring that one back.
+        files.sync_dir(directory).map_err(RecoveryError::io(directory))?;
         let generations = names.iter().filter_map(|name| generation_of(name));
         let next_generation = generations.chain([manifest.generation]).max().unwrap_or(0) + 1;
         let kept = BTreeSet::from([manifest.generation]);

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anticache_engine::client::{Client, ClientError, Reply};
+use anticache_engine::config::Config;
 use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION, write_request};
+use anticache_engine::net::server::Server;
 use anticache_engine::secret::NONCE_BYTES;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
@@ -102,6 +104,30 @@ fn serves_reads_and_updates_larger_than_memory_and_stops_gracefully() {
     let unknown = client.call(0, 99, &[]).unwrap_err();
     assert!(unknown.to_string().contains("no procedure has the number 99"));
     stop(served);
+}
+
+#[test]
+fn a_data_directory_has_one_server_at_a_time() {
+    let served = serve("", &serde_json::json!({}));
+    let mut client = Client::connect(served.address).unwrap();
+    load(&mut client);
+    let config = Config::from_file(&served.directory.path().join("anticached.json")).unwrap();
+    let refused = Server::start(&config).map(Server::stop).unwrap_err().to_string();
+    assert!(refused.contains("another server") && refused.contains("/data"), "{refused}");
+    let read = client.procedure("ycsb_read").unwrap();
+    for key in 0..RECORDS {
+        let found = client.call(client.partition_of(key), read, &key.to_le_bytes()).unwrap();
+        assert_eq!(found, row(key)[8..], "key {key}");
+    }
+    let directory = std::sync::Arc::clone(&served.directory);
+    drop(client);
+    stop(served);
+    // The one in this process keeps its directory to itself until it has stopped.
+    let first = Server::start(&config).unwrap();
+    assert!(Server::start(&config).is_err());
+    first.stop();
+    Server::start(&config).unwrap().stop();
+    drop(directory);
 }
 
 #[test]

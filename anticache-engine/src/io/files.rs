@@ -67,6 +67,12 @@ pub trait Files: Send + Sync + Debug {
     /// What the system says.
     fn sync_dir(&self, directory: &Path) -> io::Result<()>;
 
+    /// Keeps everybody else out who asks for the same, until the lock is dropped or the process has ended; none = somebody has it.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn lock(&self, directory: &Path) -> io::Result<Option<DirectoryLock>>;
+
     /// A ring for at most `depth` operations in flight on files of this place.
     ///
     /// # Errors
@@ -76,6 +82,19 @@ pub trait Files: Send + Sync + Debug {
     /// Whether this is a simulation, in which everything must happen in an order that the seed decides: nothing is done by threads beside.
     fn is_simulated(&self) -> bool {
         false
+    }
+}
+
+/// A directory that is nobody else's. The kernel's belongs to the open directory, so it ends with the process that has it, however that ends.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    /// None on a simulated disk, which has one process at a time.
+    _directory: Option<File>,
+}
+
+impl DirectoryLock {
+    pub(super) fn simulated() -> Self {
+        Self { _directory: None }
     }
 }
 
@@ -206,6 +225,15 @@ impl Files for KernelFiles {
 
     fn sync_dir(&self, directory: &Path) -> io::Result<()> {
         File::open(directory)?.sync_all()
+    }
+
+    fn lock(&self, directory: &Path) -> io::Result<Option<DirectoryLock>> {
+        let directory = File::open(directory)?;
+        match rustix::fs::flock(&directory, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(DirectoryLock { _directory: Some(directory) })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn ring(&self, depth: u32) -> io::Result<IoRing> {

@@ -29,7 +29,7 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::durability::recovery::{self, Opened, Site, read_schema};
 use crate::error::{CatalogError, StartError};
-use crate::io::files::{Files, KernelFiles};
+use crate::io::files::{DirectoryLock, Files, KernelFiles};
 use crate::partition::multi::Coordinator;
 use crate::partition::{Origin, Partition, ReplySink};
 use crate::procedure::ProcedureSet;
@@ -102,10 +102,10 @@ impl Server {
             TcpListener::bind(config.listen).map_err(StartError::system(format!("listen on {}", config.listen)))?;
         let address = listener.local_addr().map_err(StartError::system("ask for the address listened on"))?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let common = Common { stopping: Arc::clone(&stopping), settings: settings(config) };
         let refused = Arc::new(AtomicU64::new(0));
         let site = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
         let Opened { keeper, coordinator, partitions } = site.open()?;
+        let common = Common { stopping: Arc::clone(&stopping), settings: settings(config), _lock: keeper.lock() };
         let (to_keeper, inbox) = channel();
         let (mut wakers, mut handles, mut loops, mut tellers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (id, partition) in partitions.into_iter().enumerate() {
@@ -276,6 +276,8 @@ impl ReplySink for Outlets {
 struct Common {
     stopping: Arc<AtomicBool>,
     settings: serde_json::Value,
+    /// Held by each until it has ended: the keeper ends before the partitions have written everything.
+    _lock: Arc<DirectoryLock>,
 }
 
 struct EventLoop {

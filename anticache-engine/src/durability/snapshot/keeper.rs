@@ -11,13 +11,14 @@ use crate::catalog::Catalog;
 use crate::config::{Config, Log};
 use crate::durability::manifest::{FILE_NAME, Manifest, NEW_FILE_NAME, Part};
 use crate::error::RecoveryError;
-use crate::io::files::{DiskFile, Files};
+use crate::io::files::{DirectoryLock, DiskFile, Files};
 
 /// The keeper of a data directory. Everything here may wait for the disk: a server gives it a thread of its own.
 #[derive(Debug)]
 pub struct Keeper {
     files: Arc<dyn Files>,
     directory: PathBuf,
+    lock: Arc<DirectoryLock>,
     /// The manifest that counts, as far as is known.
     manifest: Manifest,
     /// Generations whose files may be referred to by the manifest that a crash would find.
@@ -66,15 +67,19 @@ impl Keeper {
         schema: &str,
     ) -> Result<(Self, bool), RecoveryError> {
         files.create_dir_all(directory).map_err(RecoveryError::io(directory))?;
-        let names = files.list(directory).map_err(RecoveryError::io(directory))?;
         let refuse = |problem: String| Err(RecoveryError::Directory { directory: directory.to_owned(), problem });
+        let Some(lock) = files.lock(directory).map_err(RecoveryError::io(directory))? else {
+            return refuse("another server is using it: stop that one, or give another directory".to_owned());
+        };
+        let lock = Arc::new(lock);
+        let names = files.list(directory).map_err(RecoveryError::io(directory))?;
         if !names.iter().any(|name| name == FILE_NAME) {
             if let Some(name) = names.iter().find(|name| *name != NEW_FILE_NAME) {
                 return refuse(format!(
                     "it holds `{name}` and no {FILE_NAME}: give an empty directory, or one that a server of this kind has left"
                 ));
             }
-            return Self::new_database(files, directory, config, schema).map(|keeper| (keeper, false));
+            return Self::new_database(files, (directory, lock), config, schema).map(|keeper| (keeper, false));
         }
         let manifest = Manifest::read(&**files, directory)?;
         let partitions = manifest.partitions.len();
@@ -83,7 +88,7 @@ impl Keeper {
         }
         manifest.check(directory, config, catalog)?;
         if !manifest.ready {
-            return Self::new_database(files, directory, config, schema).map(|keeper| (keeper, false));
+            return Self::new_database(files, (directory, lock), config, schema).map(|keeper| (keeper, false));
         }
         if manifest.log == Log::Off && manifest.generation == 0 {
             return refuse(
@@ -98,19 +103,20 @@ impl Keeper {
         let next_generation = generations.chain([manifest.generation]).max().unwrap_or(0) + 1;
         let kept = BTreeSet::from([manifest.generation]);
         let (files, directory) = (Arc::clone(files), directory.to_owned());
-        Ok((Self { files, directory, manifest, kept, next_generation, run: None }, true))
+        Ok((Self { files, directory, lock, manifest, kept, next_generation, run: None }, true))
     }
 
     fn new_database(
         files: &Arc<dyn Files>,
-        directory: &Path,
+        (directory, lock): (&Path, Arc<DirectoryLock>),
         config: &Config,
         schema: &str,
     ) -> Result<Self, RecoveryError> {
         let manifest = Manifest::of_new(config, schema);
         manifest.write(&**files, directory).map_err(RecoveryError::io(&directory.join(FILE_NAME)))?;
         let (files, directory) = (Arc::clone(files), directory.to_owned());
-        Ok(Self { files, directory, manifest, kept: BTreeSet::from([0]), next_generation: 1, run: None })
+        let kept = BTreeSet::from([0]);
+        Ok(Self { files, directory, lock, manifest, kept, next_generation: 1, run: None })
     }
 
     /// All partitions are there, created or recovered, with the segments in which their command logs go on: makes their files' names durable and the manifest say so, and removes what belongs to nothing.
@@ -133,6 +139,11 @@ impl Keeper {
             self.manifest.write(&*self.files, &self.directory).map_err(RecoveryError::io(&path))?;
         }
         self.remove_others().map_err(RecoveryError::io(&self.directory))
+    }
+
+    /// What keeps other servers out of the directory: to be kept by everybody who writes to it.
+    pub(crate) fn lock(&self) -> Arc<DirectoryLock> {
+        Arc::clone(&self.lock)
     }
 
     /// From where a partition is recovered.

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::files::{DiskFile, Files, Handle};
+use super::files::{DirectoryLock, DiskFile, Files, Handle};
 use super::ring::IoRing;
 
 mod chance;
@@ -226,6 +226,10 @@ impl Files for SimulatedDisk {
 
     fn sync_dir(&self, directory: &Path) -> io::Result<()> {
         self.state().sync_dir(directory)
+    }
+
+    fn lock(&self, _directory: &Path) -> io::Result<Option<DirectoryLock>> {
+        Ok(Some(DirectoryLock::simulated()))
     }
 
     fn ring(&self, depth: u32) -> io::Result<IoRing> {

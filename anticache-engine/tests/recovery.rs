@@ -479,3 +479,39 @@ fn recovery_overwrites_nothing_before_the_manifest_that_it_has_read_is_durable()
     }
     assert!(cuts > 4, "{cuts} recoveries lost power after they had written something");
 }
+
+#[test]
+fn a_new_data_directory_survives_a_power_cut_with_those_above_it() {
+    for seed in 0..12 {
+        let disk = SimulatedDisk::new(seed);
+        let config = Config { data_dir: PathBuf::from("/srv/engine/data"), ..config() };
+        let running = Running::filled_on(disk, config, 50);
+        running.disk.power_cut();
+        running.disk.restart();
+        let crashed = running.crash();
+        crashed.start();
+    }
+}
+
+/// A manifest that could not even be written beside the old one was not replaced: what it would have named goes, or a full disk would become fuller with
+/// each attempt.
+#[test]
+fn a_full_disk_does_not_fill_up_with_snapshots_that_do_not_count() {
+    let mut running = Running::filled(config(), IDS);
+    assert_eq!(running.process.snapshot().verdict, Verdict::Durable);
+    for operation in [Operation::Create, Operation::Write, Operation::SetLength, Operation::Sync] {
+        let file = "MANIFEST.new".to_owned();
+        running.disk.fail(FaultRule { file, operation, after: 0, error: Fault::NoSpace, times: 2 });
+        for _ in 0..2 {
+            running.work(2);
+            let outcome = running.process.snapshot();
+            assert!(outcome.problem.unwrap().contains("MANIFEST"), "{operation:?}");
+            let names = running.disk.files().list(Path::new("/data")).unwrap();
+            let snapshots: Vec<_> = names.iter().filter(|name| name.starts_with("snapshot")).collect();
+            assert_eq!(snapshots, ["snapshot-0000-00000001.db"], "{operation:?}");
+        }
+    }
+    let mut running = running.crash().start();
+    assert_eq!(running.process.snapshot().verdict, Verdict::Durable);
+    running.crash().start();
+}

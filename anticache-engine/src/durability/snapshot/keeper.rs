@@ -11,7 +11,7 @@ use crate::catalog::Catalog;
 use crate::config::{Config, Log};
 use crate::durability::manifest::{FILE_NAME, Manifest, NEW_FILE_NAME, Part};
 use crate::error::RecoveryError;
-use crate::io::files::{DirectoryLock, DiskFile, Files};
+use crate::io::files::{DirectoryLock, DiskFile, Files, NotReplaced, create_directory};
 
 /// The keeper of a data directory. Everything here may wait for the disk: a server gives it a thread of its own.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Keeper {
         catalog: &Catalog,
         schema: &str,
     ) -> Result<(Self, bool), RecoveryError> {
-        files.create_dir_all(directory).map_err(RecoveryError::io(directory))?;
+        create_directory(&**files, directory).map_err(RecoveryError::io(directory))?;
         let refuse = |problem: String| Err(RecoveryError::Directory { directory: directory.to_owned(), problem });
         let Some(lock) = files.lock(directory).map_err(RecoveryError::io(directory))? else {
             return refuse("another server is using it: stop that one, or give another directory".to_owned());
@@ -113,7 +113,8 @@ impl Keeper {
         schema: &str,
     ) -> Result<Self, RecoveryError> {
         let manifest = Manifest::of_new(config, schema);
-        manifest.write(&**files, directory).map_err(RecoveryError::io(&directory.join(FILE_NAME)))?;
+        let written = manifest.write(&**files, directory).map_err(io::Error::from);
+        written.map_err(RecoveryError::io(&directory.join(FILE_NAME)))?;
         let (files, directory) = (Arc::clone(files), directory.to_owned());
         let kept = BTreeSet::from([0]);
         Ok(Self { files, directory, lock, manifest, kept, next_generation: 1, run: None })
@@ -136,7 +137,8 @@ impl Keeper {
                 part.first_segment = first_segment;
             }
             let path = self.directory.join(FILE_NAME);
-            self.manifest.write(&*self.files, &self.directory).map_err(RecoveryError::io(&path))?;
+            let written = self.manifest.write(&*self.files, &self.directory).map_err(io::Error::from);
+            written.map_err(RecoveryError::io(&path))?;
         }
         self.remove_others().map_err(RecoveryError::io(&self.directory))
     }
@@ -217,7 +219,10 @@ impl Keeper {
             Err(problem) => (Verdict::Abandoned, Some(problem)),
             Ok(parts) => match self.replace_manifest(generation, &parts) {
                 Ok(()) => (Verdict::Durable, None),
-                Err(error) => (Verdict::InDoubt, Some(format!("replacing {FILE_NAME}: {error}"))),
+                Err(problem) => {
+                    let verdict = if problem.is_certain { Verdict::Abandoned } else { Verdict::InDoubt };
+                    (verdict, Some(format!("replacing {FILE_NAME}: {problem}")))
+                }
             },
         };
         if verdict != Verdict::InDoubt {
@@ -226,7 +231,7 @@ impl Keeper {
         Some(Outcome { generation, verdict, problem })
     }
 
-    fn replace_manifest(&mut self, generation: u64, parts: &[PartSnapshot]) -> io::Result<()> {
+    fn replace_manifest(&mut self, generation: u64, parts: &[PartSnapshot]) -> Result<(), NotReplaced> {
         let part = |(partition, part): (usize, &PartSnapshot)| Part {
             snapshot: Some(file_name(partition as u32, generation)),
             bytes: part.bytes,
@@ -237,8 +242,11 @@ impl Keeper {
         let numbers = parts.iter().map(|part| part.next_transaction).chain([self.manifest.next_transaction]);
         let next_transaction = numbers.max().unwrap_or(1);
         let manifest = Manifest { generation, next_transaction, partitions, ..self.manifest.clone() };
-        self.kept.insert(generation);
-        manifest.write(&*self.files, &self.directory)?;
+        let written = manifest.write(&*self.files, &self.directory);
+        if written.as_ref().err().is_some_and(|problem| !problem.is_certain) {
+            self.kept.insert(generation);
+        }
+        written?;
         self.manifest = manifest;
         self.kept = BTreeSet::from([generation]);
         Ok(())

@@ -515,3 +515,21 @@ fn a_full_disk_does_not_fill_up_with_snapshots_that_do_not_count() {
     assert_eq!(running.process.snapshot().verdict, Verdict::Durable);
     running.crash().start();
 }
+
+#[test]
+fn restarts_without_work_take_no_more_and_more_space() {
+    let mut running = Running::filled(config(), 200);
+    let bytes_in_use = |running: &Running| -> u64 {
+        let files = running.disk.files();
+        let names = files.list(Path::new("/data")).unwrap();
+        names.iter().map(|name| files.open(&Path::new("/data").join(name)).unwrap().len().unwrap()).sum()
+    };
+    let before = bytes_in_use(&running);
+    for life in 0..12 {
+        running = if life % 2 == 0 { running.crash().start() } else { running.crash().start().crash().start() };
+    }
+    let (after, segment_bytes) = (bytes_in_use(&running), running.config.log_segment_bytes);
+    assert!(after < before + segment_bytes, "{after} bytes, {before} before");
+    running.work(5);
+    running.crash().start();
+}

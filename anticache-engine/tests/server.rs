@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anticache_engine::client::{Client, ClientError, Reply};
 use anticache_engine::config::Config;
-use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION, SCAN_PROCEDURE, write_request};
+use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION, SCAN_PROCEDURE, SNAPSHOT_PROCEDURE, write_request};
 use anticache_engine::net::server::Server;
 use anticache_engine::secret::NONCE_BYTES;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -158,6 +158,26 @@ fn who_asks_for_much_and_does_not_read_it_is_answered_bit_by_bit() {
     stream.read_to_end(&mut frames).unwrap();
     assert!(frames.len() as u64 > PAGES << 19, "{} bytes", frames.len());
     assert_eq!(tokens(&frames), (0..PAGES).collect::<Vec<_>>());
+    stop(served);
+}
+
+/// With work that grows with the square of them, the watchdog comes first.
+#[test]
+fn a_flood_of_wishes_for_snapshots_is_answered_in_order() {
+    const WISHES: u64 = 300_000;
+    let served = serve("", &serde_json::json!({"partitions": 1}));
+    let mut stream = raw_connection(served.address);
+    let mut wire = Vec::new();
+    (0..WISHES).for_each(|token| write_request(&mut wire, token, SNAPSHOT_PROCEDURE, &[]));
+    let mut writer = stream.try_clone().unwrap();
+    let writer = std::thread::spawn(move || {
+        writer.write_all(&wire)?;
+        writer.shutdown(Shutdown::Write)
+    });
+    let mut frames = Vec::new();
+    stream.read_to_end(&mut frames).unwrap();
+    writer.join().unwrap().unwrap();
+    assert_eq!(tokens(&frames), (0..WISHES).collect::<Vec<_>>());
     stop(served);
 }
 

@@ -304,27 +304,20 @@ pub fn read_file(files: &dyn Files, path: &Path) -> io::Result<AlignedBuf> {
 /// # Errors
 /// What the system says.
 pub fn create_directory(files: &dyn Files, directory: &Path) -> io::Result<()> {
-    let above =
-        |path: &Path| path.parent().map(|above| if above == Path::new("") { Path::new(".") } else { above }.to_owned());
+    let (here, nothing) = (Path::new("."), Path::new(""));
+    let above = |path: &Path| path.parent().map(|above| if above == nothing { here } else { above }.to_owned());
     let mut to_sync = Vec::new();
-    for path in directory.ancestors().filter(|path| *path != Path::new("")) {
+    for path in directory.ancestors().filter(|path| *path != nothing) {
         if !files.exists(path)? {
             to_sync.extend(above(path));
         }
     }
-    if to_sync.is_empty() {
-        // A process that died may have created it just before.
-        to_sync.extend(above(directory));
-    }
     files.create_dir_all(directory)?;
-    for above in to_sync {
-        match files.sync_dir(&above) {
-            // Who may not read it is not the one who created something in it.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            synced => synced?,
-        }
+    if to_sync.is_empty() {
+        // A process that died may have created it just before. In all other cases its name is not this process's business.
+        let _ = above(directory).map(|above| files.sync_dir(&above));
     }
-    Ok(())
+    to_sync.iter().try_for_each(|above| files.sync_dir(above))
 }
 
 /// Replaces the content of a small file in one step: after a crash it is what it was before or `bytes`, and once this returned, durably `bytes`.

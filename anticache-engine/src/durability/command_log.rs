@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::segment::{Place, Segment, Segments, sync_before};
+use super::segment::{Place, Segment, Segments, sync_before, trim_behind};
 use crate::catalog::TableId;
 use crate::io::files::Files;
 use crate::io::ring::IoRing;
@@ -167,6 +167,16 @@ impl CommandLog {
         let place = Place { files, directory, partition, segment_bytes, procedure_names };
         sync_before(&place, next_segment)?;
         Self::start(place, next_segment, next_sequence, true)
+    }
+
+    /// Gives back the space that an earlier process has reserved for records and not used, given where its last group ends
+    /// ([`super::log_reader::LogSummary::end`]). Without it each restart would keep another segment or two until the next snapshot.
+    ///
+    /// # Errors
+    /// What the system says; the log is as good as before.
+    pub fn trim(files: &Arc<dyn Files>, directory: &Path, partition: u32, end: Option<(u64, u64)>) -> io::Result<()> {
+        let (files, directory) = (Arc::clone(files), directory.to_owned());
+        trim_behind(&Place { files, directory, partition, segment_bytes: 0, procedure_names: Vec::new() }, end)
     }
 
     fn start(place: Place, next_segment: u64, next_sequence: u64, resumed: bool) -> io::Result<Self> {

@@ -56,6 +56,8 @@ pub struct LogSummary {
     pub next_sequence: u64,
     /// Highest number of a segment file, with or without records in it.
     pub last_segment: Option<u64>,
+    /// Segment and byte where the last group read ends.
+    pub end: Option<(u64, u64)>,
 }
 
 impl LogSummary {
@@ -273,6 +275,7 @@ impl<'files> Reader<'files> {
             self.summary.bytes += group.padded_bytes() as u64;
             self.next_group = Some(group.number + 1);
             offset += group.padded_bytes();
+            self.summary.end = Some((head.number, offset as u64));
             self.summary.segments += u64::from(self.summary.groups == before + 1);
             if self.hand_out(head, header, &group, records, on_record).is_break() {
                 return Ok(ControlFlow::Break(()));

@@ -18,7 +18,7 @@ use super::snapshot::format::Damage;
 use crate::catalog::Catalog;
 use crate::config::{Config, Log};
 use crate::error::RecoveryError;
-use crate::io::files::{Files, read_file, replace_file};
+use crate::io::files::{Files, NotReplaced, read_file, replace_file};
 
 /// Its name in the data directory.
 pub const FILE_NAME: &str = "MANIFEST";
@@ -109,9 +109,10 @@ impl Manifest {
     /// Replaces it.
     ///
     /// # Errors
-    /// What the system says; it is not known then whether it was replaced.
-    pub fn write(&self, files: &dyn Files, directory: &Path) -> std::io::Result<()> {
-        let mut text = serde_json::to_string(self).map_err(std::io::Error::other)?;
+    /// What the system says, and whether it may have been replaced.
+    pub fn write(&self, files: &dyn Files, directory: &Path) -> Result<(), NotReplaced> {
+        let text = serde_json::to_string(self).map_err(std::io::Error::other);
+        let mut text = text.map_err(|error| NotReplaced { error, is_certain: true })?;
         text.push('\n');
         let checksum = checksum_line(text.as_bytes());
         text.push_str(&checksum);

@@ -111,6 +111,8 @@ impl Site<'_> {
     fn resume_log(self, partition: &mut Partition, log: &LogSummary) -> Result<(), StartError> {
         let (files, directory, id) = (self.files, &self.config.data_dir, partition.id());
         let (bytes, names) = (self.config.log_segment_bytes, self.procedures.names());
+        let trimmed = CommandLog::trim(files, directory, id, log.end);
+        trimmed.map_err(StartError::system("give back unused space of the command log"))?;
         let resumed = CommandLog::resume(files, directory, id, bytes, names, log.next_segment(), log.next_sequence);
         partition.set_log(self.config, resumed.map_err(StartError::system("continue the command log"))?);
         Ok(())

@@ -218,6 +218,22 @@ fn remove_before(place: &Place, number: u64) -> io::Result<()> {
     if old.is_empty() { Ok(()) } else { place.files.sync_dir(&place.directory) }
 }
 
+/// Gives back what an earlier process has reserved and not used: what lies behind the `end` of its last group, in that segment and those behind it.
+pub(super) fn trim_behind(place: &Place, end: Option<(u64, u64)>) -> io::Result<()> {
+    for segment in numbers(&place.files.list(&place.directory)?, place.partition) {
+        let used_bytes = match end {
+            Some((last, _)) if segment < last => continue,
+            Some((last, end)) if segment == last => end,
+            _ => DIRECT_IO_ALIGN_BYTES as u64,
+        };
+        let file = place.files.open(&place.path(segment))?;
+        if file.len()? > used_bytes {
+            file.set_len(used_bytes)?;
+        }
+    }
+    Ok(())
+}
+
 /// Makes durable the segments before `number` and their names: after a process died, its last write, or its last segment, may be there to read and
 /// not be durable.
 pub(super) fn sync_before(place: &Place, number: u64) -> io::Result<()> {

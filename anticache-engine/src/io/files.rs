@@ -55,7 +55,7 @@ pub trait Files: Send + Sync + Debug {
     /// What the system says, other than that there is none.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
-    /// Creates a directory and those above it where they are missing.
+    /// Creates a directory and those above it where they are missing; each durable after [`Files::sync_dir`] of the one above it.
     ///
     /// # Errors
     /// What the system says.
@@ -67,6 +67,12 @@ pub trait Files: Send + Sync + Debug {
     /// What the system says.
     fn sync_dir(&self, directory: &Path) -> io::Result<()>;
 
+    /// Keeps everybody else out who asks for the same, until the lock is dropped or the process has ended; none = somebody has it.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn lock(&self, directory: &Path) -> io::Result<Option<DirectoryLock>>;
+
     /// A ring for at most `depth` operations in flight on files of this place.
     ///
     /// # Errors
@@ -76,6 +82,19 @@ pub trait Files: Send + Sync + Debug {
     /// Whether this is a simulation, in which everything must happen in an order that the seed decides: nothing is done by threads beside.
     fn is_simulated(&self) -> bool {
         false
+    }
+}
+
+/// A directory that is nobody else's. The kernel's belongs to the open directory, so it ends with the process that has it, however that ends.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    /// None on a simulated disk, which has one process at a time.
+    _directory: Option<File>,
+}
+
+impl DirectoryLock {
+    pub(super) fn simulated() -> Self {
+        Self { _directory: None }
     }
 }
 
@@ -208,6 +227,15 @@ impl Files for KernelFiles {
         File::open(directory)?.sync_all()
     }
 
+    fn lock(&self, directory: &Path) -> io::Result<Option<DirectoryLock>> {
+        let directory = File::open(directory)?;
+        match rustix::fs::flock(&directory, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(DirectoryLock { _directory: Some(directory) })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn ring(&self, depth: u32) -> io::Result<IoRing> {
         IoRing::kernel(depth)
     }
@@ -271,21 +299,62 @@ pub fn read_file(files: &dyn Files, path: &Path) -> io::Result<AlignedBuf> {
     Ok(buffer)
 }
 
+/// Creates a directory and those above it where they are missing, durably.
+///
+/// # Errors
+/// What the system says.
+pub fn create_directory(files: &dyn Files, directory: &Path) -> io::Result<()> {
+    let (here, nothing) = (Path::new("."), Path::new(""));
+    let above = |path: &Path| path.parent().map(|above| if above == nothing { here } else { above }.to_owned());
+    let mut to_sync = Vec::new();
+    for path in directory.ancestors().filter(|path| *path != nothing) {
+        if !files.exists(path)? {
+            to_sync.extend(above(path));
+        }
+    }
+    files.create_dir_all(directory)?;
+    if to_sync.is_empty() {
+        // A process that died may have created it just before. In all other cases its name is not this process's business.
+        let _ = above(directory).map(|above| files.sync_dir(&above));
+    }
+    to_sync.iter().try_for_each(|above| files.sync_dir(above))
+}
+
 /// Replaces the content of a small file in one step: after a crash it is what it was before or `bytes`, and once this returned, durably `bytes`.
 /// A crash may leave a file of the same name with `.new` behind it, which nobody reads and the next call overwrites.
 ///
 /// # Errors
-/// What the system says; the file is what it was before then, or, when only the last step failed, one of the two.
-pub fn replace_file(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// What the system says, and whether the file may have been replaced.
+pub fn replace_file(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<(), NotReplaced> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    let file = files.create(&new)?;
+    write_small_file(files, &new, bytes).map_err(|error| NotReplaced { error, is_certain: true })?;
+    let renamed = files.rename(&new, path).and_then(|()| files.sync_dir(path.parent().unwrap_or(Path::new("."))));
+    renamed.map_err(|error| NotReplaced { error, is_certain: false })
+}
+
+/// Why [`replace_file`] did not do it.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotReplaced {
+    /// What the system says.
+    pub error: io::Error,
+    /// Whether the file is what it was before, also after a crash; otherwise it may be either.
+    pub is_certain: bool,
+}
+
+impl From<NotReplaced> for io::Error {
+    fn from(problem: NotReplaced) -> Self {
+        problem.error
+    }
+}
+
+fn write_small_file(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = files.create(path)?;
     let mut padded = aligned_buf(bytes.len().next_multiple_of(DIRECT_IO_ALIGN_BYTES));
     padded[..bytes.len()].copy_from_slice(bytes);
     file.write_all_at(&padded, 0)?;
     file.set_len(bytes.len() as u64)?;
-    file.sync()?;
-    files.rename(&new, path)?;
-    files.sync_dir(path.parent().unwrap_or(Path::new(".")))
+    file.sync()
 }

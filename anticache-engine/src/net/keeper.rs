@@ -1,6 +1,7 @@
 //! The thread that keeps the data directory: it begins snapshots when it is time, and everything about them that may wait for the disk and does not
 //! belong to one partition is done here. Partitions and keeper talk through queues; a partition is woken by its event.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -176,17 +177,18 @@ pub(super) struct KeeperPort {
     /// Bytes of log with which a snapshot is due; 0 = never.
     due_log_bytes: u64,
     asked: bool,
-    waiting: Vec<Origin>,
+    /// In the order in which they asked, which is that of the answers.
+    waiting: VecDeque<Origin>,
 }
 
 impl KeeperPort {
     pub(super) fn new(keeper: Sender<Message>, orders: Receiver<Order>, due_log_bytes: u64) -> Self {
-        Self { keeper, orders, due_log_bytes, asked: false, waiting: Vec::new() }
+        Self { keeper, orders, due_log_bytes, asked: false, waiting: VecDeque::new() }
     }
 
     /// A client asks for a snapshot.
     pub(super) fn want(&mut self, partition: u32, origin: Origin) {
-        self.waiting.push(origin);
+        self.waiting.push_back(origin);
         self.tell(Message::Wanted(partition, origin));
     }
 
@@ -204,7 +206,8 @@ impl KeeperPort {
                     partition.end_snapshot(generation, verdict);
                 }
                 Order::Answer(origin, result) => {
-                    self.waiting.retain(|waiting| *waiting != origin);
+                    let answered = self.waiting.pop_front();
+                    debug_assert_eq!(answered, Some(origin));
                     let (status, payload) = match result {
                         Ok(generation) => {
                             (Status::Committed, serde_json::json!({"generation": generation}).to_string())

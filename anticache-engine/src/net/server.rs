@@ -21,7 +21,8 @@ use rustix::event::epoll;
 use super::acceptor::{Acceptor, PartitionHandle};
 use super::admin;
 use super::frame::{
-    FIRST_ADMIN_PROCEDURE, RequestHead, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, parse_requests, write_reply,
+    BadLength, FIRST_ADMIN_PROCEDURE, RequestHead, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, parse_requests,
+    write_reply,
 };
 use super::handshake::Greeting;
 use super::keeper::{KeeperPort, KeeperThread, Message, Teller};
@@ -29,7 +30,7 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::durability::recovery::{self, Opened, Site, read_schema};
 use crate::error::{CatalogError, StartError};
-use crate::io::files::{Files, KernelFiles};
+use crate::io::files::{DirectoryLock, Files, KernelFiles};
 use crate::partition::multi::Coordinator;
 use crate::partition::{Origin, Partition, ReplySink};
 use crate::procedure::ProcedureSet;
@@ -102,10 +103,10 @@ impl Server {
             TcpListener::bind(config.listen).map_err(StartError::system(format!("listen on {}", config.listen)))?;
         let address = listener.local_addr().map_err(StartError::system("ask for the address listened on"))?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let common = Common { stopping: Arc::clone(&stopping), settings: settings(config) };
         let refused = Arc::new(AtomicU64::new(0));
         let site = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
         let Opened { keeper, coordinator, partitions } = site.open()?;
+        let common = Common { stopping: Arc::clone(&stopping), settings: settings(config), _lock: keeper.lock() };
         let (to_keeper, inbox) = channel();
         let (mut wakers, mut handles, mut loops, mut tellers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (id, partition) in partitions.into_iter().enumerate() {
@@ -234,6 +235,8 @@ struct Inlet {
     filled: usize,
     /// Nothing more is read: the client has ended its side, or has sent something malformed. What it asked before is still answered.
     ended: bool,
+    /// Whole requests wait in the buffer until the client has read what was answered before.
+    paused: bool,
     /// What the event loop waits for at this socket.
     interest: epoll::EventFlags,
 }
@@ -276,6 +279,8 @@ impl ReplySink for Outlets {
 struct Common {
     stopping: Arc<AtomicBool>,
     settings: serde_json::Value,
+    /// Held by each until it has ended: the keeper ends before the partitions have written everything.
+    _lock: Arc<DirectoryLock>,
 }
 
 struct EventLoop {
@@ -439,7 +444,7 @@ impl EventLoop {
                 continue;
             }
             let buffer = vec![0; READ_BUFFER_BYTES];
-            self.inlets[number] = Some(Inlet { stream, buffer, filled: 0, ended: false, interest });
+            self.inlets[number] = Some(Inlet { stream, buffer, filled: 0, ended: false, paused: false, interest });
         }
         Ok(())
     }
@@ -482,24 +487,28 @@ impl EventLoop {
         }
     }
 
-    /// Runs the whole requests of an inlet's buffer; false when one is malformed, and nothing behind it can be understood.
+    /// Runs the whole requests of an inlet's buffer, unless too much waits to be sent; false when one is malformed, and nothing behind it can be
+    /// understood.
     fn run_requests(&mut self, number: usize, inlet: &mut Inlet) -> bool {
         let epoch = self.outlets.outlets[number].epoch;
         let mut start = 0;
         loop {
+            inlet.paused = self.outlets.outlets[number].frames.len() >= MAX_UNSENT_BYTES;
+            if inlet.paused {
+                break;
+            }
             let mut requests = std::mem::take(&mut self.requests);
             requests.clear();
             let input = &inlet.buffer[start..inlet.filled];
-            let parsed = parse_requests(input, MAX_BATCH, &mut requests);
-            let is_admin = |request: &RequestHead| request.procedure >= FIRST_ADMIN_PROCEDURE;
-            for run in requests.chunk_by(|a, b| is_admin(a) == is_admin(b)) {
-                if is_admin(&run[0]) {
-                    run.iter().for_each(|request| self.administer(number as u32, epoch, request, input));
-                } else {
-                    self.execute(number as u32, epoch, input, run);
-                }
+            let (parsed, more) = parse_run(input, &mut requests);
+            let (transactions, admin) = match requests.split_last() {
+                Some((last, before)) if is_admin(last) => (before, Some(last)),
+                _ => (requests.as_slice(), None),
+            };
+            self.execute(number as u32, epoch, input, transactions);
+            if let Some(request) = admin {
+                self.administer(number as u32, epoch, request, input);
             }
-            let full = requests.len() == MAX_BATCH;
             self.requests = requests;
             match parsed {
                 Ok(used) => start += used,
@@ -509,7 +518,7 @@ impl EventLoop {
                     return false;
                 }
             }
-            if !full {
+            if !more {
                 break;
             }
             self.poll();
@@ -521,6 +530,18 @@ impl EventLoop {
             inlet.buffer.resize(2 * inlet.filled, 0);
         }
         true
+    }
+
+    /// Goes on with the requests of an inlet that had to wait, when there is room for their replies.
+    fn resume(&mut self, number: usize) {
+        let has_room = self.outlets.outlets[number].frames.len() < MAX_UNSENT_BYTES;
+        if !has_room || self.common.stopping.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(mut inlet) = self.inlets[number].take_if(|inlet| inlet.paused) {
+            inlet.ended |= !self.run_requests(number, &mut inlet);
+            self.inlets[number] = Some(inlet);
+        }
     }
 
     fn execute(&mut self, connection: u32, epoch: u32, input: &[u8], requests: &[RequestHead]) {
@@ -559,37 +580,78 @@ impl EventLoop {
     /// Sends what is ready, as far as the sockets take it.
     fn send_all(&mut self) {
         for number in 0..self.inlets.len() {
-            let (Some(inlet), outlet) = (&mut self.inlets[number], &mut self.outlets.outlets[number]) else {
-                continue;
-            };
-            let mut open = true;
-            if !outlet.frames.is_empty() {
-                match inlet.stream.write(&outlet.frames) {
-                    Ok(sent) => {
-                        outlet.frames.drain(..sent);
-                        if outlet.frames.is_empty() {
-                            outlet.frames.shrink_to(KEPT_OUTLET_BYTES);
-                        }
-                    }
-                    Err(error) => open = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
-                }
-            }
-            let mut interest = epoll::EventFlags::empty();
-            interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
-            interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
-            let owes = |partition: &Partition| partition.owes_replies(number as u32, outlet.epoch);
-            open &= !inlet.ended
-                || !outlet.frames.is_empty()
-                || self.partition.as_deref().is_some_and(owes)
-                || self.keeper.owes_replies(number as u32, outlet.epoch);
-            if interest != inlet.interest {
-                let data = epoll::EventData::new_u64(number as u64);
-                open &= epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest).is_ok();
-                inlet.interest = interest;
-            }
+            let mut open = self.send(number);
+            self.resume(number);
+            open &= self.is_needed(number) && self.watch(number).is_ok();
             if !open {
                 self.close(number);
             }
         }
+    }
+
+    /// Sends to one socket; false when it takes nothing any more.
+    fn send(&mut self, number: usize) -> bool {
+        let (Some(inlet), outlet) = (&mut self.inlets[number], &mut self.outlets.outlets[number]) else {
+            return true;
+        };
+        if outlet.frames.is_empty() {
+            return true;
+        }
+        match inlet.stream.write(&outlet.frames) {
+            Ok(sent) => {
+                outlet.frames.drain(..sent);
+                if outlet.frames.is_empty() {
+                    outlet.frames.shrink_to(KEPT_OUTLET_BYTES);
+                }
+                true
+            }
+            Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+        }
+    }
+
+    /// Whether a connection may ask for more, or waits for something that it has asked for.
+    fn is_needed(&self, number: usize) -> bool {
+        let (Some(inlet), outlet) = (&self.inlets[number], &self.outlets.outlets[number]) else {
+            return true;
+        };
+        let owes = |partition: &Partition| partition.owes_replies(number as u32, outlet.epoch);
+        !inlet.ended
+            || inlet.paused
+            || !outlet.frames.is_empty()
+            || self.partition.as_deref().is_some_and(owes)
+            || self.keeper.owes_replies(number as u32, outlet.epoch)
+    }
+
+    /// Has the event loop wait for what is next at a socket.
+    fn watch(&mut self, number: usize) -> io::Result<()> {
+        let (Some(inlet), outlet) = (&mut self.inlets[number], &self.outlets.outlets[number]) else {
+            return Ok(());
+        };
+        let mut interest = epoll::EventFlags::empty();
+        interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
+        interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
+        if interest != inlet.interest {
+            let data = epoll::EventData::new_u64(number as u64);
+            epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest)?;
+            inlet.interest = interest;
+        }
+        Ok(())
+    }
+}
+
+fn is_admin(request: &RequestHead) -> bool {
+    request.procedure >= FIRST_ADMIN_PROCEDURE
+}
+
+/// As [`parse_requests`], as far as the first request to the partition itself, whose answer may be large; and whether more may follow.
+fn parse_run(input: &[u8], requests: &mut Vec<RequestHead>) -> (Result<usize, BadLength>, bool) {
+    let parsed = parse_requests(input, MAX_BATCH, requests);
+    match requests.iter().position(is_admin) {
+        Some(at) => {
+            let more = parsed.is_err() || at + 1 < requests.len();
+            requests.truncate(at + 1);
+            (Ok(requests[at].end), more)
+        }
+        None => (parsed, requests.len() == MAX_BATCH),
     }
 }

@@ -11,13 +11,14 @@ use crate::catalog::Catalog;
 use crate::config::{Config, Log};
 use crate::durability::manifest::{FILE_NAME, Manifest, NEW_FILE_NAME, Part};
 use crate::error::RecoveryError;
-use crate::io::files::{DiskFile, Files};
+use crate::io::files::{DirectoryLock, DiskFile, Files, NotReplaced, create_directory};
 
 /// The keeper of a data directory. Everything here may wait for the disk: a server gives it a thread of its own.
 #[derive(Debug)]
 pub struct Keeper {
     files: Arc<dyn Files>,
     directory: PathBuf,
+    lock: Arc<DirectoryLock>,
     /// The manifest that counts, as far as is known.
     manifest: Manifest,
     /// Generations whose files may be referred to by the manifest that a crash would find.
@@ -65,16 +66,20 @@ impl Keeper {
         catalog: &Catalog,
         schema: &str,
     ) -> Result<(Self, bool), RecoveryError> {
-        files.create_dir_all(directory).map_err(RecoveryError::io(directory))?;
-        let names = files.list(directory).map_err(RecoveryError::io(directory))?;
+        create_directory(&**files, directory).map_err(RecoveryError::io(directory))?;
         let refuse = |problem: String| Err(RecoveryError::Directory { directory: directory.to_owned(), problem });
+        let Some(lock) = files.lock(directory).map_err(RecoveryError::io(directory))? else {
+            return refuse("another server is using it: stop that one, or give another directory".to_owned());
+        };
+        let lock = Arc::new(lock);
+        let names = files.list(directory).map_err(RecoveryError::io(directory))?;
         if !names.iter().any(|name| name == FILE_NAME) {
             if let Some(name) = names.iter().find(|name| *name != NEW_FILE_NAME) {
                 return refuse(format!(
                     "it holds `{name}` and no {FILE_NAME}: give an empty directory, or one that a server of this kind has left"
                 ));
             }
-            return Self::new_database(files, directory, config, schema).map(|keeper| (keeper, false));
+            return Self::new_database(files, (directory, lock), config, schema).map(|keeper| (keeper, false));
         }
         let manifest = Manifest::read(&**files, directory)?;
         let partitions = manifest.partitions.len();
@@ -83,7 +88,7 @@ impl Keeper {
         }
         manifest.check(directory, config, catalog)?;
         if !manifest.ready {
-            return Self::new_database(files, directory, config, schema).map(|keeper| (keeper, false));
+            return Self::new_database(files, (directory, lock), config, schema).map(|keeper| (keeper, false));
         }
         if manifest.log == Log::Off && manifest.generation == 0 {
             return refuse(
@@ -91,23 +96,28 @@ impl Keeper {
                     .to_owned(),
             );
         }
+        // After a process died the manifest may be there to read and its name not be durable. Recovery takes places in the block file that only the one
+        // before refers to, so a power cut must not bring that one back.
+        files.sync_dir(directory).map_err(RecoveryError::io(directory))?;
         let generations = names.iter().filter_map(|name| generation_of(name));
         let next_generation = generations.chain([manifest.generation]).max().unwrap_or(0) + 1;
         let kept = BTreeSet::from([manifest.generation]);
         let (files, directory) = (Arc::clone(files), directory.to_owned());
-        Ok((Self { files, directory, manifest, kept, next_generation, run: None }, true))
+        Ok((Self { files, directory, lock, manifest, kept, next_generation, run: None }, true))
     }
 
     fn new_database(
         files: &Arc<dyn Files>,
-        directory: &Path,
+        (directory, lock): (&Path, Arc<DirectoryLock>),
         config: &Config,
         schema: &str,
     ) -> Result<Self, RecoveryError> {
         let manifest = Manifest::of_new(config, schema);
-        manifest.write(&**files, directory).map_err(RecoveryError::io(&directory.join(FILE_NAME)))?;
+        let written = manifest.write(&**files, directory).map_err(io::Error::from);
+        written.map_err(RecoveryError::io(&directory.join(FILE_NAME)))?;
         let (files, directory) = (Arc::clone(files), directory.to_owned());
-        Ok(Self { files, directory, manifest, kept: BTreeSet::from([0]), next_generation: 1, run: None })
+        let kept = BTreeSet::from([0]);
+        Ok(Self { files, directory, lock, manifest, kept, next_generation: 1, run: None })
     }
 
     /// All partitions are there, created or recovered, with the segments in which their command logs go on: makes their files' names durable and the manifest say so, and removes what belongs to nothing.
@@ -127,9 +137,15 @@ impl Keeper {
                 part.first_segment = first_segment;
             }
             let path = self.directory.join(FILE_NAME);
-            self.manifest.write(&*self.files, &self.directory).map_err(RecoveryError::io(&path))?;
+            let written = self.manifest.write(&*self.files, &self.directory).map_err(io::Error::from);
+            written.map_err(RecoveryError::io(&path))?;
         }
         self.remove_others().map_err(RecoveryError::io(&self.directory))
+    }
+
+    /// What keeps other servers out of the directory: to be kept by everybody who writes to it.
+    pub(crate) fn lock(&self) -> Arc<DirectoryLock> {
+        Arc::clone(&self.lock)
     }
 
     /// From where a partition is recovered.
@@ -203,7 +219,10 @@ impl Keeper {
             Err(problem) => (Verdict::Abandoned, Some(problem)),
             Ok(parts) => match self.replace_manifest(generation, &parts) {
                 Ok(()) => (Verdict::Durable, None),
-                Err(error) => (Verdict::InDoubt, Some(format!("replacing {FILE_NAME}: {error}"))),
+                Err(problem) => {
+                    let verdict = if problem.is_certain { Verdict::Abandoned } else { Verdict::InDoubt };
+                    (verdict, Some(format!("replacing {FILE_NAME}: {problem}")))
+                }
             },
         };
         if verdict != Verdict::InDoubt {
@@ -212,7 +231,7 @@ impl Keeper {
         Some(Outcome { generation, verdict, problem })
     }
 
-    fn replace_manifest(&mut self, generation: u64, parts: &[PartSnapshot]) -> io::Result<()> {
+    fn replace_manifest(&mut self, generation: u64, parts: &[PartSnapshot]) -> Result<(), NotReplaced> {
         let part = |(partition, part): (usize, &PartSnapshot)| Part {
             snapshot: Some(file_name(partition as u32, generation)),
             bytes: part.bytes,
@@ -223,8 +242,11 @@ impl Keeper {
         let numbers = parts.iter().map(|part| part.next_transaction).chain([self.manifest.next_transaction]);
         let next_transaction = numbers.max().unwrap_or(1);
         let manifest = Manifest { generation, next_transaction, partitions, ..self.manifest.clone() };
-        self.kept.insert(generation);
-        manifest.write(&*self.files, &self.directory)?;
+        let written = manifest.write(&*self.files, &self.directory);
+        if written.as_ref().err().is_some_and(|problem| !problem.is_certain) {
+            self.kept.insert(generation);
+        }
+        written?;
         self.manifest = manifest;
         self.kept = BTreeSet::from([generation]);
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! What it takes more freely than any one file system, because the engine may rely on no more than [`super::files`] promises:
 //! - what was written and not synced survives a power cut whole, in part (sectors of 512 bytes) or not, in any order, also when later writes did;
-//! - so do names created, changed or removed since the last sync of their directory, one by one; directories themselves last from the start;
+//! - so do names created, changed or removed since the last sync of their directory, one by one; a directory that is lost takes along what is in it;
 //! - a sync covers what was completed before it was started; one that failed leaves everything before it uncertain for good;
 //! - operations of a ring complete in any order, some of them at each call; their effect is there from then on, or, after a crash, in part.
 
@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::files::{DiskFile, Files, Handle};
+use super::files::{DirectoryLock, DiskFile, Files, Handle};
 use super::ring::IoRing;
 
 mod chance;
@@ -226,6 +226,10 @@ impl Files for SimulatedDisk {
 
     fn sync_dir(&self, directory: &Path) -> io::Result<()> {
         self.state().sync_dir(directory)
+    }
+
+    fn lock(&self, _directory: &Path) -> io::Result<Option<DirectoryLock>> {
+        Ok(Some(DirectoryLock::simulated()))
     }
 
     fn ring(&self, depth: u32) -> io::Result<IoRing> {

@@ -118,6 +118,7 @@ pub(super) struct State {
     files: BTreeMap<FileId, Stored>,
     next_file: FileId,
     directories: BTreeSet<PathBuf>,
+    durable_directories: BTreeSet<PathBuf>,
     names: BTreeMap<PathBuf, FileId>,
     durable_names: BTreeMap<PathBuf, FileId>,
     name_changes: Vec<NameChange>,
@@ -138,7 +139,8 @@ impl State {
             rings: 0,
             files: BTreeMap::new(),
             next_file: 0,
-            directories: BTreeSet::new(),
+            directories: BTreeSet::from([PathBuf::from("/")]),
+            durable_directories: BTreeSet::from([PathBuf::from("/")]),
             names: BTreeMap::new(),
             durable_names: BTreeMap::new(),
             name_changes: Vec::new(),
@@ -321,6 +323,8 @@ impl State {
         let (synced, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.name_changes).into_iter().partition(|change| change.is_in(directory));
         synced.into_iter().for_each(|change| change.apply(&mut self.durable_names));
+        let inside = self.directories.iter().filter(|path| path.parent() == Some(directory));
+        self.durable_directories.extend(inside.cloned());
         self.name_changes = others;
         Ok(())
     }
@@ -471,10 +475,26 @@ impl State {
                 change.apply(&mut self.durable_names);
             }
         }
+        self.lose_directories(mood);
         self.names.clone_from(&self.durable_names);
         self.files.retain(|id, _| self.names.values().any(|named| named == id));
         self.powered = false;
         self.ends_at = None;
+    }
+
+    fn lose_directories(&mut self, mood: Option<Fate>) {
+        let mut left = BTreeSet::new();
+        for path in std::mem::take(&mut self.directories) {
+            // In their order, one comes behind the one that it is in.
+            let spared =
+                self.durable_directories.contains(&path) || mood.unwrap_or(Fate::Some).spares(&mut self.chance);
+            if spared && path.parent().is_none_or(|above| left.contains(above)) {
+                left.insert(path);
+            }
+        }
+        self.durable_names.retain(|path, _| path.parent().is_some_and(|directory| left.contains(directory)));
+        self.durable_directories.clone_from(&left);
+        self.directories = left;
     }
 
     pub(super) fn kill(&mut self) {

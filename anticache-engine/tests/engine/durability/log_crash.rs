@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anticache_engine::durability::command_log::CommandLog;
 use anticache_engine::durability::log_reader::{LogError, LogSummary, Multi, read_log, read_log_from};
-use anticache_engine::io::files::Files;
+use anticache_engine::io::files::{Files, create_directory};
 use anticache_engine::io::ring::IoRing;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use anticache_engine::partition::Origin;
@@ -95,7 +95,7 @@ impl History {
     fn new(seed: u64) -> Self {
         let disk = SimulatedDisk::new(seed);
         let files = disk.files();
-        files.create_dir_all(directory()).unwrap();
+        create_directory(&*files, directory()).unwrap();
         Self { disk, files, appended: Vec::new(), acknowledged: 0, snapshot: 0, begun: false }
     }
 
@@ -340,7 +340,7 @@ fn refused_reads_writes_and_space_are_named() {
     let disk = SimulatedDisk::new(4);
     disk.set_capacity(40 << 10);
     let files = disk.files();
-    files.create_dir_all(directory()).unwrap();
+    create_directory(&*files, directory()).unwrap();
     let mut log = CommandLog::create(&files, directory(), PARTITION, 32 << 10, History::names(0)).unwrap();
     let mut ring = files.ring(4).unwrap();
     let mut written = 0;

@@ -28,7 +28,11 @@ struct Running {
 
 impl Running {
     fn filled(config: Config, ids: i64) -> Self {
-        let (disk, history) = (SimulatedDisk::new(1), History::default());
+        Self::filled_on(SimulatedDisk::new(1), config, ids)
+    }
+
+    fn filled_on(disk: SimulatedDisk, config: Config, ids: i64) -> Self {
+        let history = History::default();
         let process = Process::start(&disk, &config, &history.journal).unwrap();
         let mut running = Self { disk, config, history, process, random: Pcg64Mcg::seed_from_u64(5) };
         for first in (0..ids).step_by(50) {
@@ -441,4 +445,89 @@ fn a_smaller_budget_evicts_while_recovering() {
     let error = crashed.try_start(|config| config.memory_budget_bytes = 3 << 18).err().unwrap();
     assert!(error.contains("memory budget of 786432 bytes"), "{error}");
     crashed.start();
+}
+
+/// A process dies between the renaming of the manifest and the sync of its directory; the next one, which recovers from what it reads, loses power: the
+/// manifest before may be in force again, and its blocks must be there.
+#[test]
+fn recovery_overwrites_nothing_before_the_manifest_that_it_has_read_is_durable() {
+    let mut cuts = 0;
+    for seed in 0..8 {
+        let mut running = Running::filled_on(SimulatedDisk::new(seed), config(), IDS);
+        assert_eq!(running.process.snapshot().verdict, Verdict::Durable);
+        running.work(30);
+        running.disk.fail(FaultRule {
+            file: "data".to_owned(),
+            operation: Operation::SyncDirectory,
+            after: 1,
+            error: Fault::Io,
+            times: 1,
+        });
+        assert_eq!(running.process.snapshot().verdict, Verdict::InDoubt);
+        running.disk.heal();
+        running.work(20);
+        let crashed = running.crash();
+        let before = crashed.disk.count(Operation::Write);
+        crashed.disk.cut_after(crashed.disk.operations() + 60);
+        if crashed.try_start(|_| {}).is_err() {
+            cuts += u32::from(crashed.disk.count(Operation::Write) > before);
+            crashed.disk.restart();
+        }
+        crashed.start();
+    }
+    assert!(cuts > 4, "{cuts} recoveries lost power after they had written something");
+}
+
+#[test]
+fn a_new_data_directory_survives_a_power_cut_with_those_above_it() {
+    for seed in 0..12 {
+        let disk = SimulatedDisk::new(seed);
+        let config = Config { data_dir: PathBuf::from("/srv/engine/data"), ..config() };
+        let running = Running::filled_on(disk, config, 50);
+        running.disk.power_cut();
+        running.disk.restart();
+        let crashed = running.crash();
+        crashed.start();
+    }
+}
+
+/// A manifest that could not even be written beside the old one was not replaced: what it would have named goes, or a full disk would become fuller with
+/// each attempt.
+#[test]
+fn a_full_disk_does_not_fill_up_with_snapshots_that_do_not_count() {
+    let mut running = Running::filled(config(), IDS);
+    assert_eq!(running.process.snapshot().verdict, Verdict::Durable);
+    for operation in [Operation::Create, Operation::Write, Operation::SetLength, Operation::Sync] {
+        let file = "MANIFEST.new".to_owned();
+        running.disk.fail(FaultRule { file, operation, after: 0, error: Fault::NoSpace, times: 2 });
+        for _ in 0..2 {
+            running.work(2);
+            let outcome = running.process.snapshot();
+            assert!(outcome.problem.unwrap().contains("MANIFEST"), "{operation:?}");
+            let names = running.disk.files().list(Path::new("/data")).unwrap();
+            let snapshots: Vec<_> = names.iter().filter(|name| name.starts_with("snapshot")).collect();
+            assert_eq!(snapshots, ["snapshot-0000-00000001.db"], "{operation:?}");
+        }
+    }
+    let mut running = running.crash().start();
+    assert_eq!(running.process.snapshot().verdict, Verdict::Durable);
+    running.crash().start();
+}
+
+#[test]
+fn restarts_without_work_take_no_more_and_more_space() {
+    let mut running = Running::filled(config(), 200);
+    let bytes_in_use = |running: &Running| -> u64 {
+        let files = running.disk.files();
+        let names = files.list(Path::new("/data")).unwrap();
+        names.iter().map(|name| files.open(&Path::new("/data").join(name)).unwrap().len().unwrap()).sum()
+    };
+    let before = bytes_in_use(&running);
+    for life in 0..12 {
+        running = if life % 2 == 0 { running.crash().start() } else { running.crash().start().crash().start() };
+    }
+    let (after, segment_bytes) = (bytes_in_use(&running), running.config.log_segment_bytes);
+    assert!(after < before + segment_bytes, "{after} bytes, {before} before");
+    running.work(5);
+    running.crash().start();
 }

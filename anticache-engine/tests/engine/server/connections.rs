@@ -7,7 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anticache_engine::client::{Client, ClientError, Reply};
-use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION, write_request};
+use anticache_engine::config::Config;
+use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION, SCAN_PROCEDURE, SNAPSHOT_PROCEDURE, write_request};
+use anticache_engine::net::server::Server;
 use anticache_engine::secret::NONCE_BYTES;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
@@ -98,6 +100,81 @@ fn serves_reads_and_updates_larger_than_memory_and_stops_gracefully() {
     assert_eq!(missing.to_string(), "aborted: no such key");
     let unknown = client.call(0, 99, &[]).unwrap_err();
     assert!(unknown.to_string().contains("no procedure has the number 99"));
+    stop(served);
+}
+
+#[test]
+fn a_data_directory_has_one_server_at_a_time() {
+    let served = serve("", &serde_json::json!({}));
+    let mut client = Client::connect(served.address).unwrap();
+    load(&mut client);
+    let config = Config::from_file(&served.directory.path().join("anticached.json")).unwrap();
+    let refused = Server::start(&config).map(Server::stop).unwrap_err().to_string();
+    assert!(refused.contains("another server") && refused.contains("/data"), "{refused}");
+    let read = client.procedure("ycsb_read").unwrap();
+    for key in 0..RECORDS {
+        let found = client.call(client.partition_of(key), read, &key.to_le_bytes()).unwrap();
+        assert_eq!(found, row(key)[8..], "key {key}");
+    }
+    let directory = std::sync::Arc::clone(&served.directory);
+    drop(client);
+    stop(served);
+    // The one in this process keeps its directory to itself until it has stopped.
+    let first = Server::start(&config).unwrap();
+    assert!(Server::start(&config).is_err());
+    first.stop();
+    Server::start(&config).unwrap().stop();
+    drop(directory);
+}
+
+/// The most memory that a process has had, in bytes.
+fn peak_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn who_asks_for_much_and_does_not_read_it_is_answered_bit_by_bit() {
+    const PAGES: u64 = 400;
+    let served = serve("", &serde_json::json!({"partitions": 1, "memory_budget_bytes": 8 << 20}));
+    let mut client = Client::connect(served.address).unwrap();
+    load(&mut client);
+    let mut stream = raw_connection(served.address);
+    let mut wire = Vec::new();
+    // A mebibyte each, in one write of a few kilobytes.
+    (0..PAGES).for_each(|token| write_request(&mut wire, token, SCAN_PROCEDURE, &[0; 10]));
+    stream.write_all(&wire).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).unwrap();
+    client.stats().unwrap();
+    let peak_bytes = peak_bytes(served.child.id());
+    assert!(peak_bytes < 200 << 20, "{peak_bytes} bytes for what nobody reads");
+    let mut frames = first.to_vec();
+    stream.read_to_end(&mut frames).unwrap();
+    assert!(frames.len() as u64 > PAGES << 19, "{} bytes", frames.len());
+    assert_eq!(tokens(&frames), (0..PAGES).collect::<Vec<_>>());
+    stop(served);
+}
+
+/// With work that grows with the square of them, the watchdog comes first.
+#[test]
+fn a_flood_of_wishes_for_snapshots_is_answered_in_order() {
+    const WISHES: u64 = 300_000;
+    let served = serve("", &serde_json::json!({"partitions": 1}));
+    let mut stream = raw_connection(served.address);
+    let mut wire = Vec::new();
+    (0..WISHES).for_each(|token| write_request(&mut wire, token, SNAPSHOT_PROCEDURE, &[]));
+    let mut writer = stream.try_clone().unwrap();
+    let writer = std::thread::spawn(move || {
+        writer.write_all(&wire)?;
+        writer.shutdown(Shutdown::Write)
+    });
+    let mut frames = Vec::new();
+    stream.read_to_end(&mut frames).unwrap();
+    writer.join().unwrap().unwrap();
+    assert_eq!(tokens(&frames), (0..WISHES).collect::<Vec<_>>());
     stop(served);
 }
 

@@ -13,7 +13,7 @@ use anticache_engine::config::Config;
 use anticache_engine::durability::recovery::{Opened, Site};
 use anticache_engine::durability::snapshot::keeper::{Keeper, Outcome as SnapshotOutcome};
 use anticache_engine::error::StartError;
-use anticache_engine::io::files::{Files, KernelFiles};
+use anticache_engine::io::files::{Files, KernelFiles, create_directory};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::partition::Partition;
 use anticache_engine::partition::multi::{Coordinator, run_queued};
@@ -349,7 +349,7 @@ impl Cluster {
     pub fn create_on(files: &Arc<dyn Files>, partitions: u32, config: &Config) -> Self {
         let config = Config { partitions, ..config.clone() };
         config.check().unwrap();
-        files.create_dir_all(&config.data_dir).unwrap();
+        create_directory(&**files, &config.data_dir).unwrap();
         let catalog = Catalog::from_sql(SCHEMA).unwrap();
         let (site, clock) = (Arc::new(Coordinator::new(partitions, 1).unwrap()), Arc::new(Clock::default()));
         let set = procedures(&clock, partitions);

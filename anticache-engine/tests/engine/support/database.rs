@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::config::{Config, Log};
-use anticache_engine::io::files::{Files, KernelFiles};
+use anticache_engine::io::files::{Files, KernelFiles, create_directory};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::{Procedure, ProcedureSet};
@@ -83,7 +83,7 @@ impl Database {
         let mut config = config(directory.path(), 1 << 20);
         change(&mut config);
         config.check().unwrap();
-        files.create_dir_all(&config.data_dir).unwrap();
+        create_directory(&*files, &config.data_dir).unwrap();
         let catalog = Catalog::from_sql(schema).unwrap();
         let partition = Partition::create_on(&files, 0, &config, &catalog, procedures, &config.data_dir).unwrap();
         Self { partition, directory, sink: Bytes::default() }

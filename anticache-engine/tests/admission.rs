@@ -67,3 +67,41 @@ proptest! {
         prop_assert!(cluster.counted(|counters| counters.robbed) > 0, "there was memory for all");
     }
 }
+
+/// Transactions that want neighbours of the same blocks: each keeps what it wants itself, not what comes with it for others.
+#[test]
+fn tuples_that_come_for_others_are_not_kept() {
+    let mut cluster = loaded(1, Merge::Tuple, Log::Off);
+    for key in KEYS_PER_PARTITION..2 * KEYS_PER_PARTITION {
+        cluster.send(Op::Insert(key, key));
+        cluster.settle();
+    }
+    let before = cluster.sent.len() as u64;
+    // A block holds seven tuples in a row: all the blocks are wanted by all, who want a third of what memory holds each.
+    for first in 0..7 {
+        cluster.send(Op::Sum((0..500).map(|n| first + 7 * n).collect()));
+    }
+    cluster.settle();
+    for (token, answer) in cluster.answers.range(before..) {
+        assert!(answer.result.is_ok(), "{token}: {:?}", answer.result);
+    }
+    cluster.check();
+}
+
+/// One that cannot fit is refused; who wants tuples of the same blocks, and fits, is not.
+#[test]
+fn whoever_shares_blocks_with_one_that_cannot_fit_is_served() {
+    for merge in [Merge::Tuple, Merge::Block] {
+        let mut cluster = loaded(1, merge, Log::Off);
+        let before = cluster.sent.len() as u64;
+        cluster.send(Op::Sum((0..KEYS_PER_PARTITION).collect()));
+        for first in 0..60 {
+            cluster.send(Op::Sum((0..20).map(|n| first * 20 + n).collect()));
+        }
+        cluster.settle();
+        let answers: Vec<_> = cluster.answers.range(before..).map(|(_, answer)| &answer.result).collect();
+        assert!(answers[0].is_err());
+        assert_eq!(answers.iter().filter(|result| result.is_err()).count(), 1, "{merge:?}: {answers:?}");
+        cluster.check();
+    }
+}

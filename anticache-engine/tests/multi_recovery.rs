@@ -410,3 +410,30 @@ fn a_snapshot_does_not_count_before_the_logs_are_durable() {
     let cluster = start(0);
     assert_eq!((cluster.rows(), cluster.keeper.as_ref().unwrap().generation()), (rows, 0));
 }
+
+/// What transactions on several partitions bring back in recovery is divided into turns like anything else, and goes on after each.
+#[test]
+fn replayed_transactions_may_bring_back_any_number_of_tuples() {
+    const KEYS: i64 = 6000;
+    for merge in [Merge::Tuple, Merge::Block] {
+        let (disk, clock, config) = (SimulatedDisk::new(5), Arc::new(Clock::default()), Config { merge, ..config(2) });
+        let mut cluster = Cluster::open_on(&disk.files(), &config, &clock).unwrap();
+        for key in 0..KEYS {
+            cluster.send(Op::Insert(key, 0));
+            if key % 50 == 49 {
+                cluster.settle();
+            }
+        }
+        for round in 0..40 {
+            // Far apart, and long not looked at.
+            cluster.send(Op::Spread(round, (1..=150).map(|n| (round + n * 39) % KEYS).collect(), 1));
+            cluster.settle();
+        }
+        let rows = cluster.rows();
+        drop(cluster);
+        disk.kill();
+        disk.restart();
+        let cluster = Cluster::open_on(&disk.files(), &config, &clock).unwrap();
+        assert!(cluster.rows() == rows);
+    }
+}

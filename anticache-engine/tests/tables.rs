@@ -10,11 +10,11 @@ use anticache_engine::catalog::key::KeyBuf;
 use anticache_engine::catalog::row::{RowBuf, Value, values};
 use anticache_engine::catalog::{Catalog, Field, TableDef};
 use anticache_engine::config::{AntiCaching, Log, Merge};
-use anticache_engine::net::frame::Status;
+use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::procedure::{Procedure, ProcedureSet};
 use anticache_engine::storage::ordered_index::Direction;
 use anticache_engine::txn::{Abort, Matches, TupleRef, TxnContext};
-use common::Database;
+use common::{Bytes, Database};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -604,4 +604,37 @@ fn memory_of_deleted_tuples_serves_other_tables() {
     // 900 things of about 330 bytes and 1500 leaves of about 220 are gone, a lookup row takes about 70; indexes keep their nodes.
     assert!(then > 6000, "{first} rows before, {then} more after everything else was deleted");
     everything_agrees(&mut database, &model);
+}
+
+/// Whoever looks for a tuple by the key that it had before an update which is not durable sees the update, although no tuple: a crash may bring the
+/// key back. So does whoever finds it missing in a range.
+#[test]
+fn a_missing_old_key_waits_for_the_update_that_took_it_away() {
+    let mut database = create(AntiCaching::Off, Merge::Tuple, Log::Sync, 8 << 20);
+    let mut model = Model::default();
+    let thing =
+        |id: i32| Thing { grp: 2, name: "old".to_owned(), code: code_of(id), weight: None, note: None, colour: 1 };
+    let of_group =
+        |grp, name: Option<&str>| Op::Group { grp, name: name.map(str::to_owned), descending: false, limit: 9 };
+    let cases = [
+        (Op::Recode(0, "zzzzzz".to_owned()), Op::ByCode(code_of(0))),
+        (Op::Regroup(1, 3), of_group(2, None)),
+        (Op::Rename(2, "new".to_owned()), of_group(2, Some("old"))),
+    ];
+    for (id, (update, look)) in (0..).zip(cases) {
+        execute(&mut database, &mut model, &Op::Insert(id, thing(id)));
+        database.settle();
+        let (mut wire, mut heads, mut sink) = (Vec::new(), Vec::<RequestHead>::new(), Bytes::default());
+        write_request(&mut wire, 0, 0, &serde_json::to_vec(&update).unwrap());
+        write_request(&mut wire, 1, 0, &serde_json::to_vec(&look).unwrap());
+        parse_requests(&wire, usize::MAX, &mut heads).unwrap();
+        database.partition.execute_batch(0, 0, &wire, &heads, &mut sink);
+        assert_eq!(common::decode(&mut sink.0), [], "{look:?} was answered before {update:?} is durable");
+        while !database.partition.is_idle() {
+            database.partition.poll(&mut sink);
+        }
+        assert_eq!(common::decode(&mut sink.0).len(), 2);
+        execute(&mut database, &mut model, &Op::Delete(id));
+        database.settle();
+    }
 }

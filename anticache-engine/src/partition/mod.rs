@@ -546,6 +546,15 @@ impl Partition {
     fn mark_changes(&mut self, mark: u8) {
         let Some(log) = &mut self.log else { return };
         for change in self.undo.changes() {
+            // Under the key that an update has taken away, a look-up finds nothing, as after a deletion.
+            let takes_key = match *change {
+                Change::Update { table, offset, .. } => self.tables[usize::from(table)].is_indexed(offset as usize),
+                Change::Value { table, var, .. } => self.tables[usize::from(table)].is_indexed_value(var),
+                Change::Insert { .. } | Change::Delete { .. } => false,
+            };
+            if takes_key {
+                log.mark_deleted();
+            }
             match *change {
                 Change::Update { table, tuple, .. }
                 | Change::Value { table, tuple, .. }

@@ -125,6 +125,10 @@ impl Partition {
             if self.ring.in_flight() > 0 {
                 self.stall(&mut outbox);
             }
+            // No transaction is waiting for its turn while this one waits.
+            if let Some(anticache) = &mut self.anticache {
+                anticache.begin_turn();
+            }
             self.retry_writes();
             self.retry_merges();
             self.start_fetches();

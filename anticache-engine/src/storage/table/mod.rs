@@ -540,10 +540,16 @@ impl Table {
         self.account(meter);
     }
 
-    /// Whether bytes `[start, end)` of a row belong to an index.
+    /// Whether bytes of a row from `start` on belong to an index.
     #[inline]
-    fn is_indexed(&self, start: usize) -> bool {
+    pub fn is_indexed(&self, start: usize) -> bool {
         start < self.def.indexed_bytes
+    }
+
+    /// Whether a VARCHAR column belongs to an index.
+    #[inline]
+    pub fn is_indexed_value(&self, var: u8) -> bool {
+        self.def.var_image_offsets[usize::from(var)].is_some()
     }
 
     /// Overwrites bytes of a row's fixed part.
@@ -634,7 +640,7 @@ impl Table {
     pub fn refer(&mut self, id: TupleId, var: u8, to: VarRef, meter: &mut MemoryMeter) -> Result<(), Found> {
         self.before_change(id);
         let offset = self.def.var_offsets[usize::from(var)];
-        if self.def.var_image_offsets[usize::from(var)].is_some() {
+        if self.is_indexed_value(var) {
             return self.rewrite_indexed(id, offset, &to.to_le_bytes(), meter);
         }
         self.tuples.row_mut(id)[offset..offset + 4].copy_from_slice(&to.to_le_bytes());

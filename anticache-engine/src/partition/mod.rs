@@ -170,6 +170,8 @@ pub struct Partition {
     pub(crate) snapshots: Snapshots,
     pub(crate) waiting: Vec<Option<Waiting>>,
     free_waiting: Vec<WaitingId>,
+    /// The waiting transaction of this partition that runs again at this moment.
+    running: Option<WaitingId>,
     pub(crate) ready: VecDeque<WaitingId>,
     /// Transactions that get memory only when `unresolved_group` is released.
     after_release: Vec<WaitingId>,
@@ -293,6 +295,7 @@ impl Partition {
             snapshots,
             waiting: Vec::new(),
             free_waiting: Vec::new(),
+            running: None,
             ready: VecDeque::new(),
             after_release: Vec::new(),
             held_back: Vec::new(),
@@ -444,6 +447,7 @@ impl Partition {
     /// Runs one transaction until it has ended or waits for blocks.
     #[inline]
     fn run<S: ReplySink>(&mut self, mut invocation: Invocation<'_>, sink: &mut S) {
+        let restarts = invocation.restarts;
         while let Some(table) = self.attempt(invocation, sink) {
             match self.make_room_to_rerun(usize::from(table), (invocation.restarts, invocation.age), sink) {
                 Ok(()) => {}
@@ -452,7 +456,8 @@ impl Partition {
                     self.park_until_release(invocation.to_waiter(), age);
                     return;
                 }
-                Err(Refusal::AfterOthers) => return self.queue_behind(invocation),
+                // What it got so far was not all that it needs, and it keeps nothing of it.
+                Err(Refusal::AfterOthers) => return self.queue_behind(Invocation { restarts, ..invocation }),
                 Err(Refusal::Never(reason)) => return self.refuse(invocation.origin, &reason, sink),
             }
             invocation.restarts += 1;

@@ -638,3 +638,50 @@ fn a_missing_old_key_waits_for_the_update_that_took_it_away() {
         database.settle();
     }
 }
+
+/// Writes everything behind the primary key again, as it is but for the colour.
+struct Rewrite(Field);
+
+impl Procedure for Rewrite {
+    fn name(&self) -> &'static str {
+        "rewrite"
+    }
+
+    fn first_key<'params>(&self, _: &'params [u8]) -> Option<(u16, &'params [u8])> {
+        None
+    }
+
+    fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
+        let tuple = txn.lookup(THING, &params[..4]).ok_or(Abort::user("missing"))?;
+        let mut row = txn.row(tuple)?.to_vec();
+        row[self.0.offset] = params[4];
+        txn.update(tuple, 4, &row[4..])?;
+        if params[5] == 0 { Ok(()) } else { Err(Abort::user("told to")) }
+    }
+}
+
+/// An update may begin in an indexed column and be longer than any key.
+#[test]
+fn a_whole_row_is_overwritten() {
+    let catalog = Catalog::from_sql(SCHEMA).unwrap();
+    let colour = catalog.table(THING).field("colour").unwrap();
+    let procedures = ProcedureSet::new(vec![Box::new(Everything::new(&catalog)), Box::new(Rewrite(colour))]);
+    let (mut database, mut model) = (Database::of(SCHEMA, procedures, |_| {}), Model::default());
+    fill(&mut database, &mut model);
+    for id in 0..100i32 {
+        for (colour, abort) in [(2, 1), (1, 0)] {
+            let params = [&id.to_le_bytes()[..], &[colour, abort]].concat();
+            let answer = database.run_one(1, params);
+            assert_eq!(
+                answer.status,
+                if abort == 1 { Status::Aborted } else { Status::Committed },
+                "{}",
+                answer.text()
+            );
+        }
+        model.things.get_mut(&id).unwrap().colour = 1;
+        execute(&mut database, &mut model, &Op::Get(id));
+    }
+    execute(&mut database, &mut model, &Op::ByColour(1));
+    everything_agrees(&mut database, &model);
+}

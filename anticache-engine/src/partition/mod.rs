@@ -51,7 +51,8 @@ pub(crate) use waiting::{Waiting, WaitingId};
 const PREFETCH_WINDOW: usize = 16;
 /// Cache lines of a tuple that are prefetched; the processor's own prefetcher follows a copy from there.
 const PREFETCH_LINES: usize = 4;
-/// The command-log group under construction is not let grow beyond this while the group before it is being written. The bound is far above what
+/// The command-log group under construction, and the replies that wait for it and for the one before, are not let grow beyond this while that
+/// is being written. The bound is far above what
 /// a disk leaves behind and far below the group format's 4 GiB.
 const MAX_GROUP_BYTES: usize = 64 << 20;
 /// Times that a transaction is re-queued before it is given up: it needs more evicted tuples than memory can hold at once.

@@ -83,7 +83,7 @@ impl Partition {
         others.map(|(_, other)| other.forget_wants()).count() > 0
     }
 
-    /// Waits until the log's group under construction is small enough to take more.
+    /// Waits until the log's group under construction is small enough to take more, and so are the replies that wait for the one before it.
     pub(super) fn bound_group<S: ReplySink>(&mut self, sink: &mut S) {
         while self.log.as_ref().is_some_and(|log| log.group_bytes() > MAX_GROUP_BYTES) {
             let waited_us = if self.unresolved_group.is_some() {

@@ -16,7 +16,6 @@ use super::tuples::{TupleId, TupleMemory, flag};
 use super::var_heap::{VarHeap, VarRef};
 use crate::anticache::chain::LruChain;
 use crate::anticache::evicted_table::{EvictedId, EvictedTable};
-use crate::catalog::key::KeyBuf;
 use crate::catalog::{IndexId, TableDef};
 use capture::Capture;
 
@@ -79,6 +78,8 @@ pub struct Table {
     /// until the transaction has ended: otherwise two tables that it writes to could take the same memory from each other for ever.
     wants: Wants,
     accounted_bytes: u64,
+    /// What an update of indexed columns has overwritten, until it is certain that the new key is free.
+    overwritten: Vec<u8>,
     /// What the snapshot under way has yet to save of the table.
     capture: Option<Box<Capture>>,
 }
@@ -179,6 +180,7 @@ impl Table {
             accesses_since_eviction: 0,
             wants: Wants::default(),
             accounted_bytes: 0,
+            overwritten: Vec::new(),
             capture: None,
         };
         table.account(meter);
@@ -589,14 +591,17 @@ impl Table {
         };
         let touched: Vec<IndexId> =
             (0..self.indexes.len()).filter(|&index| touches(&self.def.indexes[index])).collect();
-        let mut before = KeyBuf::new();
-        before.push(&self.tuples.row(id)[offset..end]);
+        // Only its beginning needs to be part of a key, so it may be longer than any.
+        let mut before = std::mem::take(&mut self.overwritten);
+        before.clear();
+        before.extend_from_slice(&self.tuples.row(id)[offset..end]);
         self.remove_from(&touched, id);
         self.tuples.row_mut(id)[offset..end].copy_from_slice(bytes);
         let duplicate = self.duplicate_of(id, touched.iter().copied());
         if duplicate.is_some() {
             self.tuples.row_mut(id)[offset..end].copy_from_slice(&before);
         }
+        self.overwritten = before;
         let (places, indexes, defs) = side_by_side!(self);
         for &index in &touched {
             indexes[index].insert(&defs[index], id, |handle| places.columns(handle));

@@ -167,6 +167,24 @@ impl Procedure for Look {
     }
 }
 
+/// Overwrites a row's value.
+struct Write;
+
+impl Procedure for Write {
+    fn name(&self) -> &'static str {
+        "write"
+    }
+
+    fn first_key<'params>(&self, _: &'params [u8]) -> Option<(u16, &'params [u8])> {
+        None
+    }
+
+    fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
+        let tuple = txn.lookup(COLD, &params[..8]).ok_or(Abort::user("missing"))?;
+        txn.update(tuple, 8, &params[..8])
+    }
+}
+
 /// Two partitions, the transactions above, and what they have answered.
 struct Pair {
     home: Partition,
@@ -180,13 +198,14 @@ struct Pair {
 
 impl Pair {
     /// Filled with so many rows at each partition.
-    fn filled(rows: [i64; 2]) -> Self {
+    fn filled(rows: [i64; 2], log: Log) -> Self {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let config =
-            Config { partitions: 2, anticaching: AntiCaching::Lru, ..common::config(directory.path(), 2 << 20) };
+            Config { partitions: 2, anticaching: AntiCaching::Lru, log, ..common::config(directory.path(), 2 << 20) };
         std::fs::create_dir_all(&config.data_dir).unwrap();
         let (catalog, executions) = (Catalog::from_sql(SCHEMA).unwrap(), Arc::new(AtomicU64::new(0)));
-        let procedures = ProcedureSet::new(vec![Box::new(Add(Arc::clone(&executions))), Box::new(Look)]);
+        let procedures =
+            ProcedureSet::new(vec![Box::new(Add(Arc::clone(&executions))), Box::new(Look), Box::new(Write)]);
         let site = Arc::new(Coordinator::new(2, 1).unwrap());
         let create = |id| {
             let mut partition = Partition::create(id, &config, &catalog, procedures.clone(), &config.data_dir).unwrap();
@@ -250,7 +269,7 @@ fn send(partition: &mut Partition, sink: &mut Bytes, (token, procedure): (u64, u
 /// Whoever is held back is not executed again and again while the older one, which waits for another partition, keeps the memory.
 #[test]
 fn who_is_held_back_is_not_tried_in_vain() {
-    let mut pair = Pair::filled([KEYS_PER_PARTITION; 2]);
+    let mut pair = Pair::filled([KEYS_PER_PARTITION; 2], Log::Off);
     // The first keeps everything that is in memory, the second ends soon, the third finds no room beside the two.
     let all = std::iter::once(0).chain(pair.resident()).collect();
     pair.send((1, 1), all);
@@ -272,7 +291,7 @@ fn who_is_held_back_is_not_tried_in_vain() {
 #[test]
 fn whoever_waits_for_many_older_ones_is_served() {
     const OLDER: usize = 1200;
-    let mut pair = Pair::filled([KEYS_PER_PARTITION, 9000]);
+    let mut pair = Pair::filled([KEYS_PER_PARTITION, 9000], Log::Off);
     let resident = pair.resident();
     let size = resident.len().div_ceil(OLDER);
     for (token, (keys, n)) in (1..).zip(resident.chunks(size).zip(0..)) {
@@ -285,4 +304,51 @@ fn whoever_waits_for_many_older_ones_is_served() {
     pair.finish(older + 1);
     let executions = pair.executions.load(Ordering::SeqCst) - before;
     assert!(executions > 100, "{executions} executions");
+}
+
+/// The oldest gets memory from a younger one also while somebody writes all the time, so that there is always a tuple which is not durable yet and
+/// could be evicted later.
+#[test]
+fn writers_do_not_keep_the_oldest_waiting() {
+    let mut pair = Pair::filled([KEYS_PER_PARTITION; 2], Log::Sync);
+    let resident = pair.resident();
+    let hot = resident[resident.len() - 1];
+    // Numbers of requests order the ages.
+    pair.send((1, 1), vec![0, hot]);
+    pair.send((2, 1), std::iter::once(-1).chain(0..300).collect());
+    pair.send((3, 1), vec![0, hot]);
+    pair.send((4, 1), std::iter::once(0).chain(resident).collect());
+    pair.run_queued();
+    let groups = pair.home.gauges().log_groups;
+    let mut token = 10;
+    while !pair.answers.iter().any(|answer| answer.token == 2) {
+        pair.send((token, 2), vec![hot]);
+        token += 1;
+        pair.poll_home();
+        assert!(pair.home.gauges().log_groups < groups + 300, "{:?}", pair.home.counters());
+    }
+    pair.finish(token as usize - 10 + 4);
+}
+
+/// Nor does the block of a younger one, for which there is no room as long as the oldest keeps its tuples, stand in the way of the oldest's blocks.
+#[test]
+fn a_younger_one_that_waits_for_memory_is_not_in_the_way() {
+    let mut pair = Pair::filled([KEYS_PER_PARTITION; 2], Log::Sync);
+    let resident = pair.resident();
+    let hot = resident[resident.len() - 1];
+    pair.send((2, 1), std::iter::once(-1).chain(0..300).collect());
+    // Older than the one before, by its number, though it came later.
+    pair.send((1, 1), std::iter::once(0).chain(400..500).chain(resident[150..].iter().copied()).collect());
+    pair.run_queued();
+    let groups = pair.home.gauges().log_groups;
+    let mut token = 10;
+    while !pair.answers.iter().any(|answer| answer.token == 1) {
+        pair.send((token, 2), vec![hot]);
+        token += 1;
+        pair.poll_home();
+        pair.other.poll(&mut pair.sink);
+        pair.run_queued();
+        assert!(pair.home.gauges().log_groups < groups + 300, "{:?}", pair.home.counters());
+    }
+    pair.finish(token as usize - 10 + 2);
 }

@@ -54,7 +54,7 @@ impl Partition {
             let block_id = self.tables[usize::from(table)].evicted().location(evicted_id).block_id;
             let fetch = anticache.fetches.entry(block_id).or_insert_with(|| {
                 anticache.queue.push_back(block_id);
-                Fetch { table, wanted: Vec::new(), waiters: Vec::new() }
+                Fetch { table, wanted: Vec::new(), waiters: Vec::new(), waits_since: None }
             });
             fetch.wanted.push((evicted_id, waiter));
             // Nobody else asks for anything in between.
@@ -215,11 +215,19 @@ impl Partition {
         let whole = anticache.merges_whole(state);
         let count = if whole { u64::from(state.live()) } else { fetch.entries().len() as u64 };
         let (table, age) = (usize::from(fetch.table), self.oldest(&fetch.waiters));
-        match self.make_room(table, count, age) {
+        // Two groups later all is durable that was not: what is not now was written again, and may be again and again.
+        let groups = self.log.as_ref().map_or(0, |log| log.groups_written);
+        let patient = fetch.waits_since.is_none_or(|since| groups < since + 2);
+        let room = match self.make_room(table, count, age, patient) {
             // What tables have kept for transactions may be what this block needs.
-            Room::Nothing | Room::AfterOthers if self.forget_wants() => self.make_room(table, count, age),
+            Room::Nothing | Room::AfterOthers if self.forget_wants() => self.make_room(table, count, age, patient),
             room => room,
+        };
+        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.get_mut(&block_id));
+        if let Some(fetch) = fetch.filter(|_| room == Room::Wait) {
+            fetch.waits_since.get_or_insert(groups);
         }
+        room
     }
 
     fn no_memory(&self, block_id: u32) -> BlockError {

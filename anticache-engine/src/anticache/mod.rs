@@ -80,6 +80,8 @@ pub(crate) struct Fetch {
     /// What each transaction that waits for it wants of it.
     pub(crate) wanted: Vec<(EvictedId, WaitingId)>,
     pub(crate) waiters: Vec<WaitingId>,
+    /// Groups of the log that had been written when it first had to wait for memory.
+    waits_since: Option<u64>,
 }
 
 impl Fetch {

@@ -44,7 +44,7 @@ impl Partition {
             let started = Instant::now();
             let hungry = (0..self.tables.len()).filter(|&table| self.tables[table].is_hungry()).collect::<Vec<_>>();
             let lacking =
-                hungry.into_iter().map(|table| self.make_room(table, 0, age)).find(|&room| room != Room::Made);
+                hungry.into_iter().map(|table| self.make_room(table, 0, age, true)).find(|&room| room != Room::Made);
             self.pauses.add(PauseKind::Eviction, started);
             match lacking {
                 None => return Ok(()),

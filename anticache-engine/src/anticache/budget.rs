@@ -94,8 +94,10 @@ impl Partition {
         })
     }
 
-    /// Makes sure that `count` tuples can be added to a table for a transaction of an age, evicting what is coldest, and what younger ones keep.
-    pub(crate) fn make_room(&mut self, table: usize, count: u64, age: Age) -> Room {
+    /// Makes sure that `count` tuples can be added to a table for a transaction of an age, evicting what is coldest, and what younger ones keep. Who
+    /// is `patient` waits as long as there is something that can be evicted once it is durable; who is not takes from the younger ones before that,
+    /// and leaves it to older ones.
+    pub(crate) fn make_room(&mut self, table: usize, count: u64, age: Age, patient: bool) -> Room {
         loop {
             if self.find_room(table, count) {
                 return Room::Made;
@@ -103,6 +105,10 @@ impl Partition {
             match self.evict(Cause::Demand) {
                 Evicted::Block => {}
                 Evicted::Wait => return Room::Wait,
+                Evicted::Unsynced if patient => return Room::Wait,
+                Evicted::Unsynced if self.rob_youngest(age) => {}
+                Evicted::Unsynced if self.an_older_one_keeps_tuples(age) => return Room::AfterOthers,
+                Evicted::Unsynced => return Room::Wait,
                 Evicted::Nothing if self.rob_youngest(age) => {}
                 Evicted::Nothing if self.an_older_one_keeps_tuples(age) => return Room::AfterOthers,
                 Evicted::Nothing => return Room::Nothing,

@@ -34,8 +34,10 @@ const MOST_UNSYNCED: u64 = 4096;
 pub enum Evicted {
     /// It constructed a block.
     Block,
-    /// All buffers are in use, or the tuples' last writes are not durable: wait for the disk.
+    /// All buffers are in use: wait for the disk.
     Wait,
+    /// Of the tuples that need not stay, the last writes are not durable: wait for the log.
+    Unsynced,
     /// No table has a tuple that may be evicted, or anti-caching is off.
     Nothing,
 }
@@ -142,7 +144,7 @@ impl Partition {
         }
         if !constructed {
             // Once the log has failed, no group becomes durable any more.
-            return if unsynced && !self.has_failed() { Evicted::Wait } else { Evicted::Nothing };
+            return if unsynced && !self.has_failed() { Evicted::Unsynced } else { Evicted::Nothing };
         }
         if let Some(anticache) = &mut self.anticache {
             // The blocks that follow are constructed, and what else is due is found, when transactions had their turn.

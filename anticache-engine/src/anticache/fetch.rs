@@ -33,8 +33,8 @@ const MOST_MERGED: u32 = 1024;
 struct Merged {
     /// How long it took, in microseconds.
     took_us: u64,
-    /// The tuples that transactions wait for.
-    wanted: Vec<TupleId>,
+    /// The tuples that transactions wait for, with the entries that they had in the Evicted Table.
+    wanted: Vec<(EvictedId, TupleId)>,
     /// All tuples.
     tuples: u32,
     /// Why one of them could not be brought back.
@@ -54,12 +54,11 @@ impl Partition {
             let block_id = self.tables[usize::from(table)].evicted().location(evicted_id).block_id;
             let fetch = anticache.fetches.entry(block_id).or_insert_with(|| {
                 anticache.queue.push_back(block_id);
-                Fetch { table, wanted: Vec::new(), waiters: Vec::new() }
+                Fetch { table, wanted: Vec::new(), waiters: Vec::new(), waits_since: None }
             });
-            if !fetch.wanted.contains(&evicted_id) {
-                fetch.wanted.push(evicted_id);
-            }
-            if fetch.waiters.last() != Some(&waiter) && !fetch.waiters.contains(&waiter) {
+            fetch.wanted.push((evicted_id, waiter));
+            // Nobody else asks for anything in between.
+            if fetch.waiters.last() != Some(&waiter) {
                 fetch.waiters.push(waiter);
                 pending += 1;
             }
@@ -176,7 +175,7 @@ impl Partition {
                     return true;
                 }
                 Room::Nothing => {
-                    self.fetch_failed(block_id, &self.no_memory(block_id));
+                    self.refuse_oldest(block_id);
                     return true;
                 }
             }
@@ -195,7 +194,7 @@ impl Partition {
                 (None, Place::Stored) => unreachable!("making room reaps no completion, so a write cannot end in it"),
             };
             let table = &mut self.tables[usize::from(fetch.table)];
-            let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.wanted, whole);
+            let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.entries(), whole);
             in_vain = if result.as_ref().is_ok_and(|merged| merged.tuples == 0) { in_vain + 1 } else { 0 };
             let may_go_on = in_vain <= table.def().var_offsets.len();
             if self.end_merge(block_id, whole, may_go_on, result) {
@@ -214,13 +213,21 @@ impl Partition {
         };
         let state = anticache.blocks.get(block_id);
         let whole = anticache.merges_whole(state);
-        let count = if whole { u64::from(state.live()) } else { fetch.wanted.len() as u64 };
+        let count = if whole { u64::from(state.live()) } else { fetch.entries().len() as u64 };
         let (table, age) = (usize::from(fetch.table), self.oldest(&fetch.waiters));
-        match self.make_room(table, count, age) {
+        // Two groups later all is durable that was not: what is not now was written again, and may be again and again.
+        let groups = self.log.as_ref().map_or(0, |log| log.groups_written);
+        let patient = fetch.waits_since.is_none_or(|since| groups < since + 2);
+        let room = match self.make_room(table, count, age, patient) {
             // What tables have kept for transactions may be what this block needs.
-            Room::Nothing | Room::AfterOthers if self.forget_wants() => self.make_room(table, count, age),
+            Room::Nothing | Room::AfterOthers if self.forget_wants() => self.make_room(table, count, age, patient),
             room => room,
+        };
+        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.get_mut(&block_id));
+        if let Some(fetch) = fetch.filter(|_| room == Room::Wait) {
+            fetch.waits_since.get_or_insert(groups);
         }
+        room
     }
 
     fn no_memory(&self, block_id: u32) -> BlockError {
@@ -240,7 +247,7 @@ impl Partition {
         let Some(fetch) = anticache.fetches.remove(&block_id) else {
             return true;
         };
-        let merged = match result {
+        let mut merged = match result {
             Ok(merged) => merged,
             Err(error) => {
                 self.block_failed(block_id);
@@ -263,10 +270,11 @@ impl Partition {
             anticache.remove_block(block_id, &mut self.meter);
         }
         self.counters.compactions += u64::from(is_done && whole && anticache.merge == Merge::Tuple);
-        // Each waiter pins all of them: which one wanted which is not worth remembering.
-        for &waiter in &fetch.waiters {
-            for &tuple in &merged.wanted {
-                self.pin(waiter, fetch.table, tuple);
+        // Each waiter keeps what it wanted itself: with what the others wanted it might keep more than fits.
+        merged.wanted.sort_unstable();
+        for &(entry, waiter) in &fetch.wanted {
+            if let Ok(at) = merged.wanted.binary_search_by_key(&entry, |&(entry, _)| entry) {
+                self.pin(waiter, fetch.table, merged.wanted[at].1);
             }
         }
         if let Some(error) = merged.problem {
@@ -287,6 +295,20 @@ impl Partition {
         let waiters = fetch.map(|fetch| fetch.waiters).unwrap_or_default();
         waiters.iter().for_each(|&id| self.rob(id));
         self.release_waiters(waiters, None);
+    }
+
+    /// Ends a fetch for which there is no room, whatever others give up: the oldest of its waiters needs too much, the others may fit without it.
+    fn refuse_oldest(&mut self, block_id: u32) {
+        let error = self.no_memory(block_id);
+        self.block_failed(block_id);
+        let Some(fetch) = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&block_id)) else {
+            return;
+        };
+        let oldest = self.oldest(&fetch.waiters);
+        let (refused, others): (Vec<_>, Vec<_>) = fetch.waiters.iter().partition(|&&id| self.oldest(&[id]) == oldest);
+        others.iter().for_each(|&id| self.rob(id));
+        self.release_waiters(others, None);
+        self.release_waiters(refused, Some(&error));
     }
 
     /// A block could not be had.
@@ -331,7 +353,7 @@ impl AntiCache {
     }
 }
 
-/// Steps 3 and 4. Room has been made for the tuples.
+/// Steps 3 and 4. Room has been made for the tuples; those `wanted` come in ascending order.
 fn merge(
     table: &mut Table,
     meter: &mut MemoryMeter,
@@ -353,7 +375,7 @@ fn merge(
                 let here = Location { block_id: state.identity.block_id, offset: tuple.offset };
                 let is_here = table.evicted().is_live(tuple.entry) && table.evicted().location(tuple.entry) == here;
                 if is_here && !merged.is_short {
-                    merged.bring_back(table, meter, tuple, wanted.contains(&tuple.entry));
+                    merged.bring_back(table, meter, tuple, wanted.binary_search(&tuple.entry).is_ok());
                 }
             }
         }
@@ -393,7 +415,7 @@ impl Merged {
             Ok(id) => {
                 self.tuples += 1;
                 if hot {
-                    self.wanted.push(id);
+                    self.wanted.push((tuple.entry, id));
                 }
             }
             Err(Refused::NeedMemory) => self.is_short = true,

@@ -77,8 +77,21 @@ pub(crate) fn block_file(partition: u32, directory: &Path) -> PathBuf {
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub(crate) table: TableId,
-    pub(crate) wanted: Vec<EvictedId>,
+    /// What each transaction that waits for it wants of it.
+    pub(crate) wanted: Vec<(EvictedId, WaitingId)>,
     pub(crate) waiters: Vec<WaitingId>,
+    /// Groups of the log that had been written when it first had to wait for memory.
+    waits_since: Option<u64>,
+}
+
+impl Fetch {
+    /// The tuples that are wanted, ascending, each once.
+    fn entries(&self) -> Vec<EvictedId> {
+        let mut entries: Vec<EvictedId> = self.wanted.iter().map(|&(entry, _)| entry).collect();
+        entries.sort_unstable();
+        entries.dedup();
+        entries
+    }
 }
 
 /// The anti-cache of one partition.

@@ -268,9 +268,11 @@ impl CommandLog {
         }
     }
 
-    /// Bytes of the group under construction, with the replies that wait for it; 0 while it has no record.
+    /// Bytes of the group under construction, unless it has no record, and of all replies that wait, those for the group in flight included.
     pub fn group_bytes(&self) -> usize {
-        if self.current.records == 0 { 0 } else { self.current.buffer.len() + self.current.frames.len() }
+        let waiting_bytes = self.in_flight.as_ref().map_or(0, |group| group.frames.len());
+        let current = &self.current;
+        waiting_bytes + if current.records == 0 { 0 } else { current.buffer.len() + current.frames.len() }
     }
 
     /// Who waits for a reply.

@@ -89,11 +89,23 @@ impl Partition {
         self.under_way() > self.most_under_way && self.held_back.iter().any(is_older)
     }
 
-    /// Parks a transaction that cannot have memory before others have ended.
-    pub(super) fn park_until_others_end(&mut self, waiter: Waiter, age: Age) -> WaitingId {
+    /// Parks a transaction that cannot have memory before others have ended. Where it waited `before` it is not under way any more, nor has it gone
+    /// well: otherwise it would be let in again at once.
+    pub(super) fn park_until_others_end(&mut self, waiter: Waiter, age: Age, before: Option<WaitingId>) -> WaitingId {
+        if let Some(before) = before {
+            self.give_up_stay(before);
+        }
         let id = self.park(Waiting::new(waiter, age));
         self.hold_back(id);
         id
+    }
+
+    /// Ends a stay with the waiting transactions that was in vain.
+    fn give_up_stay(&mut self, id: WaitingId) {
+        if let Some(waiting) = &mut self.waiting[id] {
+            waiting.was_robbed = true;
+        }
+        self.end_waiting(id);
     }
 
     /// Holds a waiting transaction back, which keeps nothing.
@@ -149,8 +161,8 @@ impl Partition {
 
     /// Re-queues a transaction of this partition alone until others have ended.
     pub(super) fn queue_behind(&mut self, invocation: Invocation<'_>) {
-        let age = self.settled_age(invocation.age);
-        self.park_until_others_end(invocation.to_waiter(), age);
+        let (age, before) = (self.settled_age(invocation.age), self.running.take());
+        self.park_until_others_end(invocation.to_waiter(), age, before);
     }
 
     /// What is to become of waiting transactions whose blocks are all here, or whose memory may be.

@@ -53,7 +53,8 @@ pub(crate) use waiting::{Waiting, WaitingId};
 const PREFETCH_WINDOW: usize = 16;
 /// Cache lines of a tuple that are prefetched; the processor's own prefetcher follows a copy from there.
 const PREFETCH_LINES: usize = 4;
-/// The command-log group under construction is not let grow beyond this while the group before it is being written. The bound is far above what
+/// The command-log group under construction, and the replies that wait for it and for the one before, are not let grow beyond this while that
+/// is being written. The bound is far above what
 /// a disk leaves behind and far below the group format's 4 GiB.
 const MAX_GROUP_BYTES: usize = 64 << 20;
 /// Times that a transaction is re-queued before it is given up: it needs more evicted tuples than memory can hold at once.
@@ -131,6 +132,8 @@ pub struct Partition {
     pub(crate) snapshots: Snapshots,
     pub(crate) waiting: Vec<Option<Waiting>>,
     free_waiting: Vec<WaitingId>,
+    /// The waiting transaction of this partition that runs again at this moment.
+    running: Option<WaitingId>,
     pub(crate) ready: VecDeque<WaitingId>,
     /// Transactions that get memory only when `unresolved_group` is released.
     after_release: Vec<WaitingId>,
@@ -254,6 +257,7 @@ impl Partition {
             snapshots,
             waiting: Vec::new(),
             free_waiting: Vec::new(),
+            running: None,
             ready: VecDeque::new(),
             after_release: Vec::new(),
             held_back: Vec::new(),
@@ -405,6 +409,7 @@ impl Partition {
     /// Runs one transaction until it has ended or waits for blocks.
     #[inline]
     fn run<S: ReplySink>(&mut self, mut invocation: Invocation<'_>, sink: &mut S) {
+        let restarts = invocation.restarts;
         while let Some(table) = self.attempt(invocation, sink) {
             match self.make_room_to_rerun(usize::from(table), (invocation.restarts, invocation.age), sink) {
                 Ok(()) => {}
@@ -413,7 +418,8 @@ impl Partition {
                     self.park_until_release(invocation.to_waiter(), age);
                     return;
                 }
-                Err(Refusal::AfterOthers) => return self.queue_behind(invocation),
+                // What it got so far was not all that it needs, and it keeps nothing of it.
+                Err(Refusal::AfterOthers) => return self.queue_behind(Invocation { restarts, ..invocation }),
                 Err(Refusal::Never(reason)) => return self.refuse(invocation.origin, &reason, sink),
             }
             invocation.restarts += 1;
@@ -507,6 +513,15 @@ impl Partition {
     fn mark_changes(&mut self, mark: u8) {
         let Some(log) = &mut self.log else { return };
         for change in self.undo.changes() {
+            // Under the key that an update has taken away, a look-up finds nothing, as after a deletion.
+            let takes_key = match *change {
+                Change::Update { table, offset, .. } => self.tables[usize::from(table)].is_indexed(offset as usize),
+                Change::Value { table, var, .. } => self.tables[usize::from(table)].is_indexed_value(var),
+                Change::Insert { .. } | Change::Delete { .. } => false,
+            };
+            if takes_key {
+                log.mark_deleted();
+            }
             match *change {
                 Change::Update { table, tuple, .. }
                 | Change::Value { table, tuple, .. }

@@ -44,7 +44,7 @@ impl Partition {
             let started = Instant::now();
             let hungry = (0..self.tables.len()).filter(|&table| self.tables[table].is_hungry()).collect::<Vec<_>>();
             let lacking =
-                hungry.into_iter().map(|table| self.make_room(table, 0, age)).find(|&room| room != Room::Made);
+                hungry.into_iter().map(|table| self.make_room(table, 0, age, true)).find(|&room| room != Room::Made);
             self.pauses.add(PauseKind::Eviction, started);
             match lacking {
                 None => return Ok(()),
@@ -83,7 +83,7 @@ impl Partition {
         others.map(|(_, other)| other.forget_wants()).count() > 0
     }
 
-    /// Waits until the log's group under construction is small enough to take more.
+    /// Waits until the log's group under construction is small enough to take more, and so are the replies that wait for the one before it.
     pub(super) fn bound_group<S: ReplySink>(&mut self, sink: &mut S) {
         while self.log.as_ref().is_some_and(|log| log.group_bytes() > MAX_GROUP_BYTES) {
             let waited_us = if self.unresolved_group.is_some() {
@@ -124,6 +124,10 @@ impl Partition {
             }
             if self.ring.in_flight() > 0 {
                 self.stall(&mut outbox);
+            }
+            // No transaction is waiting for its turn while this one waits.
+            if let Some(anticache) = &mut self.anticache {
+                anticache.begin_turn();
             }
             self.retry_writes();
             self.retry_merges();

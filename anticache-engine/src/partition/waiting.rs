@@ -203,6 +203,7 @@ impl Partition {
             }
             let (age, problem) = (waiting.age, waiting.problem.take());
             let waiter = std::mem::replace(&mut waiting.waiter, Waiter::Running);
+            self.running = Some(id);
             if let Waiter::Single { origin, procedure, ref params, restarts } = waiter {
                 self.bound_group(sink);
                 self.bound_snapshot(sink);
@@ -211,7 +212,9 @@ impl Partition {
                     Some(problem) => self.refuse(origin, problem, sink),
                 }
             }
-            self.end_waiting(id);
+            if let Some(id) = self.running.take() {
+                self.end_waiting(id);
+            }
         }
         self.let_in();
     }

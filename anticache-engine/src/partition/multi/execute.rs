@@ -135,6 +135,7 @@ impl Coordinator {
         let Some(procedure) = procedures.get(request.procedure) else {
             return refuse(partitions, request, "no such procedure", frame);
         };
+        let restarts_before = request.restarts.load(Ordering::Relaxed);
         loop {
             frame.clear();
             let start = begin_reply(frame, request.origin.token);
@@ -174,8 +175,11 @@ impl Coordinator {
                         }
                         Err(Refusal::AfterOthers) => {
                             request.pending.store(1, Ordering::Release);
+                            // What it got so far was not all that it needs, and it keeps nothing of it.
+                            request.restarts.store(restarts_before + 1, Ordering::Relaxed);
                             let waiter = Waiter::Multi(Arc::clone(request));
-                            let id = partitions[place].park_until_others_end(waiter, age_of(request));
+                            let before = partitions[place].forget_parked(request.id);
+                            let id = partitions[place].park_until_others_end(waiter, age_of(request), before);
                             partitions[place].remember_parked(request.id, id);
                             return End::Parked;
                         }
@@ -275,10 +279,14 @@ impl Partition {
         }
     }
 
+    /// Where a request waits, if it does; whoever asks ends its stay.
+    fn forget_parked(&mut self, request: u64) -> Option<WaitingId> {
+        self.link.as_mut().and_then(|link| link.parked.remove(&request))
+    }
+
     /// Ends a request's stay with the waiting transactions.
     fn unpark_multi(&mut self, request: u64) {
-        let waiting = self.link.as_mut().and_then(|link| link.parked.remove(&request));
-        if let Some(id) = waiting {
+        if let Some(id) = self.forget_parked(request) {
             self.end_waiting(id);
         }
     }

@@ -2,7 +2,6 @@
 
 use super::{Found, Places, Refused, Table, side_by_side};
 use crate::catalog::IndexId;
-use crate::catalog::key::KeyBuf;
 use crate::storage::index::reference;
 use crate::storage::meter::MemoryMeter;
 use crate::storage::tuples::{TupleId, flag};
@@ -52,10 +51,16 @@ impl Table {
         self.account(meter);
     }
 
-    /// Whether bytes `[start, end)` of a row belong to an index.
+    /// Whether bytes of a row from `start` on belong to an index.
     #[inline]
-    fn is_indexed(&self, start: usize) -> bool {
+    pub fn is_indexed(&self, start: usize) -> bool {
         start < self.def.indexed_bytes
+    }
+
+    /// Whether a VARCHAR column belongs to an index.
+    #[inline]
+    pub fn is_indexed_value(&self, var: u8) -> bool {
+        self.def.var_image_offsets[usize::from(var)].is_some()
     }
 
     /// Overwrites bytes of a row's fixed part.
@@ -95,14 +100,17 @@ impl Table {
         };
         let touched: Vec<IndexId> =
             (0..self.indexes.len()).filter(|&index| touches(&self.def.indexes[index])).collect();
-        let mut before = KeyBuf::new();
-        before.push(&self.tuples.row(id)[offset..end]);
+        // Only its beginning needs to be part of a key, so it may be longer than any.
+        let mut before = std::mem::take(&mut self.overwritten);
+        before.clear();
+        before.extend_from_slice(&self.tuples.row(id)[offset..end]);
         self.remove_from(&touched, id);
         self.tuples.row_mut(id)[offset..end].copy_from_slice(bytes);
         let duplicate = self.duplicate_of(id, touched.iter().copied());
         if duplicate.is_some() {
             self.tuples.row_mut(id)[offset..end].copy_from_slice(&before);
         }
+        self.overwritten = before;
         let (places, indexes, defs) = side_by_side!(self);
         for &index in &touched {
             indexes[index].insert(&defs[index], id, |handle| places.columns(handle));
@@ -146,7 +154,7 @@ impl Table {
     pub fn refer(&mut self, id: TupleId, var: u8, to: VarRef, meter: &mut MemoryMeter) -> Result<(), Found> {
         self.before_change(id);
         let offset = self.def.var_offsets[usize::from(var)];
-        if self.def.var_image_offsets[usize::from(var)].is_some() {
+        if self.is_indexed_value(var) {
             return self.rewrite_indexed(id, offset, &to.to_le_bytes(), meter);
         }
         self.tuples.row_mut(id)[offset..offset + 4].copy_from_slice(&to.to_le_bytes());

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use crate::support::database::Database;
-use crate::support::effort::properties;
-use crate::support::notes::{A, DROP, EVENTS, NOTES, PUT, SET, SUM, TRAIL, database, database_on, request, text_of};
 use anticache_engine::config::{Compaction, Merge};
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use anticache_engine::net::frame::Status;
 use proptest::prelude::*;
+
+use crate::support::database::Database;
+use crate::support::effort::properties;
+use crate::support::notes::{A, DROP, EVENTS, NOTES, PUT, SET, SUM, TRAIL, database, database_on, request, text_of};
 
 const IDS: i64 = 1500;
 

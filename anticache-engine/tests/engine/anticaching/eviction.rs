@@ -1,10 +1,11 @@
 //! Eviction's policy, seen from outside: which table gives, when, how much at a time, and whether the memory arrives where it is needed.
 
-use crate::support::database::Database;
-use crate::support::notes::{A, B, C, FIXED, LONG, NOTES, PUT, SET, SILENT, SUM, database, request};
 use anticache_engine::net::frame::Status;
 use anticache_engine::stats::PauseKind;
 use anticache_engine::storage::table::{Found, Table};
+
+use crate::support::database::Database;
+use crate::support::notes::{A, B, C, FIXED, LONG, NOTES, PUT, SET, SILENT, SUM, database, request};
 
 fn all_commit(database: &mut Database, requests: &[(u64, u16, Vec<u8>)]) {
     for answer in database.run(requests) {

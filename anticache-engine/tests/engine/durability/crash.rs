@@ -2,14 +2,14 @@
 //!
 //! `TEST_EFFORT` and `TEST_SEED` say how many cases are run, and which one is the first.
 
-use crate::support::durable;
-use crate::support::durable::{History, OWNERS, Op, Process, config, is_off};
-use crate::support::effort::{cases, seeds};
 use anticache_engine::config::{AntiCaching, Config, Merge};
 use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::net::frame::Status;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+
+use crate::support::durable::{self, History, OWNERS, Op, Process, config, is_off};
+use crate::support::effort::{cases, seeds};
 
 fn random_config(random: &mut Pcg64Mcg) -> Config {
     Config {

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::served::{WATCHDOG, serve, serve_in, stop};
 use anticache_engine::client::{Client, ClientError, Reply};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::served::{WATCHDOG, serve, serve_in, stop};
 
 const RECORDS: i64 = 6000;
 const KILLS: u64 = 24;

@@ -3,15 +3,11 @@
 //!
 //! The logs are replayed from their beginning into empty partitions, so this needs no snapshots.
 
-use crate::support::cluster;
-use crate::support::database;
-use crate::support::effort::properties;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::cluster::{Cluster, Model, Op, Outcome, expected, op, token_of};
 use anticache_engine::config::{Config, Log};
 use anticache_engine::durability::log_reader::read_log_from;
 use anticache_engine::durability::multi_recovery::{MultiRecord, cuts};
@@ -20,6 +16,10 @@ use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::partition::Partition;
 use anticache_engine::partition::multi::{LoggedMulti, ReplayMeetings, replay_multi};
 use proptest::prelude::*;
+
+use crate::support::cluster::{self, Cluster, Model, Op, Outcome, expected, op, token_of};
+use crate::support::database;
+use crate::support::effort::properties;
 
 /// A record as recovery sees it.
 #[derive(Debug, Clone)]

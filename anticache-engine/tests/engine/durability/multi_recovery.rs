@@ -3,18 +3,19 @@
 //!
 //! `TEST_EFFORT` and `TEST_SEED` say how many cases are run, and which one is the first.
 
-use crate::support::database;
-use crate::support::effort::{cases, seeds};
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::cluster::{Clock, Cluster, Model, Op, Outcome, expected};
 use anticache_engine::config::{AntiCaching, Config, Log, Merge};
 use anticache_engine::durability::manifest::Manifest;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+
+use crate::support::cluster::{Clock, Cluster, Model, Op, Outcome, expected};
+use crate::support::database;
+use crate::support::effort::{cases, seeds};
 
 fn config(partitions: u32) -> Config {
     Config { partitions, log: Log::Sync, ..database::config(Path::new("/db"), u64::from(partitions) << 20) }
@@ -400,4 +401,31 @@ fn a_snapshot_does_not_count_before_the_logs_are_durable() {
     disk.restart();
     let cluster = start(0);
     assert_eq!((cluster.rows(), cluster.keeper.as_ref().unwrap().generation()), (rows, 0));
+}
+
+/// What transactions on several partitions bring back in recovery is divided into turns like anything else, and goes on after each.
+#[test]
+fn replayed_transactions_may_bring_back_any_number_of_tuples() {
+    const KEYS: i64 = 6000;
+    for merge in [Merge::Tuple, Merge::Block] {
+        let (disk, clock, config) = (SimulatedDisk::new(5), Arc::new(Clock::default()), Config { merge, ..config(2) });
+        let mut cluster = Cluster::open_on(&disk.files(), &config, &clock).unwrap();
+        for key in 0..KEYS {
+            cluster.send(Op::Insert(key, 0));
+            if key % 50 == 49 {
+                cluster.settle();
+            }
+        }
+        for round in 0..40 {
+            // Far apart, and long not looked at.
+            cluster.send(Op::Spread(round, (1..=150).map(|n| (round + n * 39) % KEYS).collect(), 1));
+            cluster.settle();
+        }
+        let rows = cluster.rows();
+        drop(cluster);
+        disk.kill();
+        disk.restart();
+        let cluster = Cluster::open_on(&disk.files(), &config, &clock).unwrap();
+        assert!(cluster.rows() == rows);
+    }
 }

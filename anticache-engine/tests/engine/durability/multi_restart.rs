@@ -1,7 +1,6 @@
 //! A server of two partitions in a process of its own that is killed (SIGKILL) in the middle of transactions on both, and started again: money is where
 //! it was acknowledged to be, and none is made or lost.
 
-use crate::support::database;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,11 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::cluster::{Op, procedures};
 use anticache_engine::client::{Client, Reply};
 use anticache_engine::config::{Config, Log};
 use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::net::server::Server;
+
+use crate::support::cluster::{Op, procedures};
+use crate::support::database;
 
 const PARTITIONS: u32 = 2;
 const CLIENTS: i64 = 3;

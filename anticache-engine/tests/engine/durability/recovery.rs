@@ -1,15 +1,15 @@
 //! Snapshots and recovery: what they write, what they refuse by name, and what becomes of them when the disk does not do its part.
 
-use crate::support::durable;
 use std::path::{Path, PathBuf};
 
-use crate::support::durable::{History, Model, OWNERS, Op, Process, SCHEMA, config};
 use anticache_engine::config::{AntiCaching, Config, Log};
 use anticache_engine::durability::snapshot::Verdict;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use anticache_engine::net::frame::Status;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+
+use crate::support::durable::{self, History, Model, OWNERS, Op, Process, SCHEMA, config};
 
 const IDS: i64 = 1800;
 

@@ -2,11 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use crate::support::database::{ADD, Answer, COLD, Database, INSERT, READ, SCHEMA, params, procedures};
 use anticache_engine::config::Log;
 use anticache_engine::durability::log_reader::read_log;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
-use anticache_engine::net::frame::Status;
+use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
+use anticache_engine::procedure::{Procedure, ProcedureSet};
+use anticache_engine::txn::{Abort, TxnContext};
+
+use crate::support::database::{self, ADD, Answer, Bytes, COLD, Database, INSERT, READ, SCHEMA, params, procedures};
 
 const KEYS: i64 = 3000;
 
@@ -104,4 +107,60 @@ fn groups_wait_for_their_time_and_a_partition_that_needs_room_does_not() {
     let adds: Vec<_> = (0..50).map(|n| (n, ADD, params(COLD, &[KEYS - 1, 1]))).collect();
     assert_eq!(database.run(&adds).len(), 50);
     assert_eq!(database.partition.gauges().log_groups, before + 1);
+}
+
+/// Writes a row, or replies with much more than it.
+struct Echo;
+
+impl Procedure for Echo {
+    fn name(&self) -> &'static str {
+        "echo"
+    }
+
+    fn first_key<'params>(&self, _: &'params [u8]) -> Option<(u16, &'params [u8])> {
+        None
+    }
+
+    fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
+        match txn.lookup(COLD, &0i64.to_le_bytes()) {
+            None => txn.insert(COLD, &database::row(0, 0)).map(drop),
+            Some(tuple) => {
+                txn.row(tuple)?;
+                txn.reply(&params.repeat(1 << 18));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Replies that wait for the group which is being written take memory as those of the next one do: readers wait before it is too much.
+#[test]
+fn replies_that_wait_for_the_log_do_not_pile_up() {
+    let disk = SimulatedDisk::new(6);
+    let procedures = ProcedureSet::new(vec![Box::new(Echo)]);
+    let mut database = Database::create_on(disk.files(), SCHEMA, procedures, |config| config.log = Log::Sync);
+    let (mut sink, mut replies) = (Bytes::default(), 0);
+    let batch = |count: u64| {
+        let (mut wire, mut heads) = (Vec::new(), Vec::<RequestHead>::new());
+        (0..count).for_each(|token| write_request(&mut wire, token, 0, b"x"));
+        parse_requests(&wire, usize::MAX, &mut heads).unwrap();
+        (wire, heads)
+    };
+    let (wire, heads) = batch(1);
+    database.partition.execute_batch(0, 0, &wire, &heads, &mut sink);
+    while database.partition.ring().in_flight() == 0 {
+        database.partition.poll(&mut sink);
+    }
+    let (wire, heads) = batch(16);
+    for _ in 0..20 {
+        // 4 MiB each; nobody polls the disk.
+        database.partition.execute_batch(0, 0, &wire, &heads, &mut sink);
+        replies += database::decode(&mut sink.0).len();
+    }
+    assert!(replies > 0, "80 MiB of replies wait");
+    assert!(database.partition.counters().log_stalls > 0);
+    while replies < 321 {
+        database.partition.poll(&mut sink);
+        replies += database::decode(&mut sink.0).len();
+    }
 }

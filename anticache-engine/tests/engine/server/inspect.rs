@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::support::served::{Served, serve, stop};
 use anticache_engine::client::Client;
 use anticache_engine::events::Stream;
 use anticache_engine::net::frame::{FIRST_ADMIN_PROCEDURE, SNAPSHOT_PROCEDURE};
+
+use crate::support::served::{Served, serve, stop};
 
 const ROWS: i64 = 6000;
 const ROW_BYTES: usize = 1008;

@@ -1,12 +1,12 @@
 //! Transactions on several partitions at a running server: waiting, vanishing clients, stopping, a log that fails.
 
-use crate::support::lists;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::lists::{HOLD, Site, TOUCH, lists, params};
 use anticache_engine::client::{Client, Reply};
 use anticache_engine::config::Log;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
+
+use crate::support::lists::{self, HOLD, Site, TOUCH, lists, params};
 
 /// Reads one list.
 fn read(client: &mut Client, key: i64) -> Vec<u32> {

@@ -13,7 +13,6 @@ use anticache_engine::procedure::tpcc::generate::{Input, Mix, Scale, Terminal, T
 use anticache_engine::procedure::tpcc::params::{
     CustomerBy, Delivery, Line, NewOrder, OrderStatus, Payment, StockLevel,
 };
-
 use database::{Database, SEED, Variant, catalog, population};
 use reference::Reference;
 

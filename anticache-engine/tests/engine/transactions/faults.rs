@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::FileExt;
 
-use crate::support::database::{ADD, COLD, Database, INSERT, OTHER, READ, params};
 use anticache_engine::net::frame::Status;
+
+use crate::support::database::{ADD, COLD, Database, INSERT, OTHER, READ, params};
 
 const KEYS: i64 = 3000;
 

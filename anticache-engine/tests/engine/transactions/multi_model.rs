@@ -1,13 +1,14 @@
 //! Transactions on several partitions against a plain map, in one thread, with budgets so small that most tuples are evicted.
 
-use crate::support::database;
-use crate::support::effort::properties;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::support::cluster::{Cluster, Model, Op, agree, op};
 use anticache_engine::config::{AntiCaching, Log, Merge};
 use proptest::prelude::*;
+
+use crate::support::cluster::{Cluster, Model, Op, agree, op};
+use crate::support::database;
+use crate::support::effort::properties;
 
 /// About three times what a partition's budget of 1 MiB holds, for each.
 const KEYS_PER_PARTITION: i64 = 3000;

@@ -1,12 +1,13 @@
 //! Strict serializability under real threads: clients read and append to lists at several partitions in one transaction, with most lists evicted,
 //! and what they saw is checked.
 
-use crate::support::lists;
 use std::collections::HashMap;
 use std::time::Instant;
 
 use anticache_engine::client::Reply;
 use anticache_engine::config::{Log, Merge};
+
+use crate::support::lists;
 mod checker;
 
 use crate::support::lists::{Access, Site, TOUCH, params};

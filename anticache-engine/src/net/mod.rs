@@ -2,6 +2,7 @@
 
 mod acceptor;
 pub mod admin;
+mod event_loop;
 pub mod frame;
 pub mod handshake;
 mod keeper;

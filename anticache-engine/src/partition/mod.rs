@@ -415,7 +415,12 @@ impl Partition {
                 Ok(()) => {}
                 Err(Refusal::AfterRelease) => {
                     let age = self.settled_age(invocation.age);
-                    self.park_until_release(invocation.to_waiter(), age);
+                    // It counts if it got memory that did not suffice, not that it waits.
+                    let restarts = invocation.restarts.min(restarts + 1);
+                    let mut waiter = Invocation { restarts, ..invocation }.to_waiter();
+                    waiter.forgive_restart();
+                    self.forget_wants();
+                    self.park_until_release(waiter, age);
                     return;
                 }
                 // What it got so far was not all that it needs, and it keeps nothing of it.

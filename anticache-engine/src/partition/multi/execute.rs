@@ -168,6 +168,9 @@ impl Coordinator {
                         Ok(()) => {}
                         Err(Refusal::AfterRelease) => {
                             request.pending.store(1, Ordering::Release);
+                            // It counts if it got memory that did not suffice, not that it waits.
+                            request.restarts.store(restarts.min(restarts_before + 1), Ordering::Relaxed);
+                            partitions[place].forget_wants();
                             let id = partitions[place]
                                 .park_until_release(Waiter::Multi(Arc::clone(request)), age_of(request));
                             partitions[place].remember_parked(request.id, id);

@@ -295,6 +295,7 @@ impl Partition {
     }
 
     fn hold_multi(&mut self, number: u64, request: &MultiRequest, frame: Vec<u8>) {
+        self.waiting_bytes -= request.waiting_bytes();
         if let Some(link) = &mut self.link {
             link.held.push_back((number, request.origin, frame));
         }
@@ -302,6 +303,7 @@ impl Partition {
 
     /// A reply that its owner sends when it polls next.
     fn answer_multi(&mut self, request: &MultiRequest, frame: Vec<u8>) {
+        self.waiting_bytes -= request.waiting_bytes();
         if let Some(link) = &mut self.link {
             link.answers.push((request.origin, frame));
         }

@@ -124,6 +124,10 @@ pub struct Gauges {
     pub block_holes: u64,
     /// Transactions that wait for blocks.
     pub waiting: u64,
+    /// Bytes that transactions take which wait, for blocks or for other partitions.
+    pub waiting_bytes: u64,
+    /// The most that they took.
+    pub waiting_peak_bytes: u64,
     /// Command-log groups made durable.
     pub log_groups: u64,
     /// Bytes of the command log.

@@ -79,8 +79,8 @@ struct Run {
     /// Blocks whose tuples were copied.
     taken: Vec<BlockIdentity>,
     copied: Vec<Copied>,
-    /// Whether it may keep fetches waiting.
-    urgent: bool,
+    /// When so many holes were made, it may keep fetches waiting.
+    urgent_from: usize,
 }
 
 /// Looks for blocks with holes and compacts them, one new block at a time.
@@ -134,8 +134,8 @@ impl Compactor {
         self.retry_at.is_some()
     }
 
-    /// Step 1, as far as a turn goes. The blocks to compact, and whether that is urgent, when all blocks were looked at.
-    fn search(&mut self, blocks: &BlockTable) -> Option<(Vec<BlockIdentity>, bool)> {
+    /// Step 1, as far as a turn goes. The blocks to compact, and with how many holes made that is urgent, when all blocks were looked at.
+    fn search(&mut self, blocks: &BlockTable) -> Option<(Vec<BlockIdentity>, usize)> {
         let capacity_bytes = (blocks.block_bytes() - BLOCK_HEADER_BYTES) as u64;
         let end = (self.next_look + LOOKS_PER_TURN).min(blocks.high_water());
         for block_id in std::mem::replace(&mut self.next_look, end)..end {
@@ -148,13 +148,14 @@ impl Compactor {
         if end < blocks.high_water() {
             return None;
         }
-        let urgent = self.holes > self.live / URGENT_SHARE;
+        // Fetches may leave no time for it from now on, and make more holes.
+        let urgent_from = self.holes_made + (self.live / URGENT_SHARE).saturating_sub(self.holes) as usize;
         let found = choose(std::mem::take(&mut self.candidates), capacity_bytes);
         (self.next_look, self.live, self.holes) = (0, 0, 0);
         if found.is_empty() {
             self.holes_made = 0;
         }
-        Some((found, urgent))
+        Some((found, urgent_from))
     }
 
     /// Remembers a block when it is among the emptiest of its table.
@@ -222,8 +223,8 @@ impl Partition {
             return;
         }
         match &compactor.run {
-            Some(Run { stage: Stage::Filling(_), urgent, .. }) => {
-                if *urgent || anticache.queue.is_empty() {
+            Some(Run { stage: Stage::Filling(_), urgent_from, .. }) => {
+                if compactor.holes_made >= *urgent_from || anticache.queue.is_empty() {
                     self.read_next_source();
                 }
             }
@@ -232,18 +233,18 @@ impl Partition {
             None if compactor.holes_made == 0 || anticache.buffers.available() < BUFFERS => {}
             None => {
                 anticache.again = true;
-                if let Some((sources, urgent)) = compactor.search(&anticache.blocks)
+                if let Some((sources, urgent_from)) = compactor.search(&anticache.blocks)
                     && let Some(first) = sources.first()
                 {
                     let (table, block_id) = (first.table, anticache.blocks.take_ids(1)[0]);
                     let identity = anticache.new_identity(block_id, table);
-                    self.begin_compaction(identity, sources, urgent);
+                    self.begin_compaction(identity, sources, urgent_from);
                 }
             }
         }
     }
 
-    fn begin_compaction(&mut self, identity: BlockIdentity, sources: Vec<BlockIdentity>, urgent: bool) {
+    fn begin_compaction(&mut self, identity: BlockIdentity, sources: Vec<BlockIdentity>, urgent_from: usize) {
         let Some(anticache) = &mut self.anticache else {
             return;
         };
@@ -253,7 +254,7 @@ impl Partition {
         let stage = Stage::Filling(BlockBuilder::new(identity, buffer));
         let (taken, copied) = (Vec::with_capacity(sources.len()), Vec::new());
         let sources = VecDeque::from(sources);
-        compactor.run = Some(Run { identity, stage, sources, is_full: false, taken, copied, urgent });
+        compactor.run = Some(Run { identity, stage, sources, is_full: false, taken, copied, urgent_from });
     }
 
     /// Step 2 for the next block that is still as it was when it was chosen, or step 4 after the last.
@@ -377,7 +378,7 @@ impl Partition {
         if let (Some(anticache), false) = (&mut self.anticache, run.sources.is_empty()) {
             let block_id = anticache.blocks.take_ids(1)[0];
             let identity = anticache.new_identity(block_id, run.identity.table);
-            self.begin_compaction(identity, run.sources.into(), run.urgent);
+            self.begin_compaction(identity, run.sources.into(), run.urgent_from);
         }
         self.pauses.add(PauseKind::Compaction, started);
     }

@@ -306,13 +306,13 @@ impl EventLoop {
         }
     }
 
-    /// Runs the whole requests of an inlet's buffer, unless too much waits to be sent; false when one is malformed, and nothing behind it can be
-    /// understood.
+    /// Runs the whole requests of an inlet's buffer, unless too much waits to be sent or to be run; false when one is malformed, and nothing behind
+    /// it can be understood.
     fn run_requests(&mut self, number: usize, inlet: &mut Inlet) -> bool {
         let epoch = self.outlets.outlets[number].epoch;
         let mut start = 0;
         loop {
-            inlet.paused = self.outlets.outlets[number].frames.len() >= MAX_UNSENT_BYTES;
+            inlet.paused = !self.takes_requests(number);
             if inlet.paused {
                 break;
             }
@@ -351,10 +351,15 @@ impl EventLoop {
         true
     }
 
+    /// Whether a connection's replies are read, and not too many transactions wait.
+    fn takes_requests(&self, number: usize) -> bool {
+        let is_crowded = self.partition.as_deref().is_some_and(Partition::is_crowded);
+        !is_crowded && self.outlets.outlets[number].frames.len() < MAX_UNSENT_BYTES
+    }
+
     /// Goes on with the requests of an inlet that had to wait, when there is room for their replies.
     fn resume(&mut self, number: usize) {
-        let has_room = self.outlets.outlets[number].frames.len() < MAX_UNSENT_BYTES;
-        if !has_room || self.common.stopping.load(Ordering::Relaxed) {
+        if !self.takes_requests(number) || self.common.stopping.load(Ordering::Relaxed) {
             return;
         }
         if let Some(mut inlet) = self.inlets[number].take_if(|inlet| inlet.paused) {
@@ -443,11 +448,12 @@ impl EventLoop {
 
     /// Has the event loop wait for what is next at a socket.
     fn watch(&mut self, number: usize) -> io::Result<()> {
+        let takes_requests = self.takes_requests(number);
         let (Some(inlet), outlet) = (&mut self.inlets[number], &self.outlets.outlets[number]) else {
             return Ok(());
         };
         let mut interest = epoll::EventFlags::empty();
-        interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
+        interest.set(epoll::EventFlags::IN, !inlet.ended && takes_requests);
         interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
         if interest != inlet.interest {
             let data = epoll::EventData::new_u64(number as u64);

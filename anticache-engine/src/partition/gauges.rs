@@ -21,6 +21,8 @@ impl Partition {
             blocks_high_water: blocks.map_or(0, |blocks| blocks.high_water() as u64),
             block_holes: blocks.map_or(0, |blocks| blocks.iter().map(|block| u64::from(block.holes)).sum()),
             waiting: (self.waiting.len() - self.free_waiting.len()) as u64,
+            waiting_bytes: self.waiting_bytes,
+            waiting_peak_bytes: self.waiting_peak_bytes,
             log_groups: self.log.as_ref().map_or(0, |log| log.groups_written),
             log_bytes: self.log.as_ref().map_or(0, |log| log.bytes_written),
             memory_tuples_bytes: sum(|table| table.tuples().allocated_bytes()),

@@ -132,6 +132,9 @@ pub struct Partition {
     pub(crate) snapshots: Snapshots,
     pub(crate) waiting: Vec<Option<Waiting>>,
     free_waiting: Vec<WaitingId>,
+    /// What they take of memory that no budget counts, and the most that they took.
+    waiting_bytes: u64,
+    waiting_peak_bytes: u64,
     /// The waiting transaction of this partition that runs again at this moment.
     running: Option<WaitingId>,
     pub(crate) ready: VecDeque<WaitingId>,
@@ -257,6 +260,8 @@ impl Partition {
             snapshots,
             waiting: Vec::new(),
             free_waiting: Vec::new(),
+            waiting_bytes: 0,
+            waiting_peak_bytes: 0,
             running: None,
             ready: VecDeque::new(),
             after_release: Vec::new(),
@@ -415,7 +420,12 @@ impl Partition {
                 Ok(()) => {}
                 Err(Refusal::AfterRelease) => {
                     let age = self.settled_age(invocation.age);
-                    self.park_until_release(invocation.to_waiter(), age);
+                    // It counts if it got memory that did not suffice, not that it waits.
+                    let restarts = invocation.restarts.min(restarts + 1);
+                    let mut waiter = Invocation { restarts, ..invocation }.to_waiter();
+                    waiter.forgive_restart();
+                    self.forget_wants();
+                    self.park_until_release(waiter, age);
                     return;
                 }
                 // What it got so far was not all that it needs, and it keeps nothing of it.

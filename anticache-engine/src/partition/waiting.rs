@@ -10,6 +10,13 @@ use crate::catalog::TableId;
 use crate::events::{Amounts, EventKind};
 use crate::storage::tuples::{TupleId, flag};
 
+/// Memory of a transaction that waits, without its parameters and its tuples.
+pub(super) const WAITER_BYTES: u64 = 256;
+/// Memory of a tuple that it wants or keeps: with the waiting transaction, with the fetch, and among the pins.
+const WANTED_BYTES: u64 = 48;
+/// When those waiting take so much, no further requests are read.
+const MAX_WAITING_BYTES: u64 = 32 << 20;
+
 /// Who waits.
 #[derive(Debug)]
 pub(crate) enum Waiter {
@@ -33,6 +40,11 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
+    /// Bytes of the parameters that it alone keeps.
+    fn params_bytes(&self) -> u64 {
+        if let Self::Single { params, .. } = self { params.len() as u64 } else { 0 }
+    }
+
     /// Does not count its last restart.
     pub(super) fn forgive_restart(&mut self) {
         match self {
@@ -58,12 +70,15 @@ pub(crate) struct Waiting {
     pub(super) was_robbed: bool,
     /// Whether it waits for others to end, and keeps nothing.
     pub(super) is_held_back: bool,
+    /// What it takes of memory that no budget counts.
+    bytes: u64,
 }
 
 impl Waiting {
     pub(super) fn new(waiter: Waiter, age: Age) -> Self {
         let (was_robbed, is_held_back) = (false, false);
-        Self { waiter, age, pinned: Vec::new(), blocks_pending: 0, problem: None, was_robbed, is_held_back }
+        let bytes = WAITER_BYTES + waiter.params_bytes();
+        Self { waiter, age, pinned: Vec::new(), blocks_pending: 0, problem: None, was_robbed, is_held_back, bytes }
     }
 
     /// Where its reply goes, when that is this partition's business alone.
@@ -119,6 +134,11 @@ impl Partition {
             return self.hold_back(id);
         }
         let footprint = std::mem::take(&mut self.footprint);
+        let wanted_bytes = (footprint.resident.len() + footprint.evicted.len()) as u64 * WANTED_BYTES;
+        if let Some(waiting) = &mut self.waiting[id] {
+            waiting.bytes += wanted_bytes;
+            self.count_waiting(wanted_bytes);
+        }
         for &(table, tuple) in &footprint.resident {
             if self.tables[usize::from(table)].tuples().is_live(tuple) {
                 self.tables[usize::from(table)].touch(tuple);
@@ -137,12 +157,24 @@ impl Partition {
     }
 
     pub(super) fn park(&mut self, waiting: Waiting) -> WaitingId {
+        self.count_waiting(waiting.bytes);
         if let Some(id) = self.free_waiting.pop() {
             self.waiting[id] = Some(waiting);
             return id;
         }
         self.waiting.push(Some(waiting));
         self.waiting.len() - 1
+    }
+
+    /// Counts what waiting transactions, and requests for several partitions, take.
+    pub(super) fn count_waiting(&mut self, bytes: u64) {
+        self.waiting_bytes += bytes;
+        self.waiting_peak_bytes = self.waiting_peak_bytes.max(self.waiting_bytes);
+    }
+
+    /// Whether those waiting take so much memory that no further requests should be run.
+    pub fn is_crowded(&self) -> bool {
+        self.waiting_bytes > MAX_WAITING_BYTES
     }
 
     /// Keeps a tuple in memory until a waiting transaction ran.
@@ -223,6 +255,7 @@ impl Partition {
     pub(super) fn end_waiting(&mut self, id: WaitingId) {
         let Some(waiting) = self.waiting[id].take() else { return };
         self.free_waiting.push(id);
+        self.waiting_bytes -= waiting.bytes;
         if waiting.is_held_back {
             self.held_back.retain(|&held_back| held_back != id);
         } else if !waiting.was_robbed {

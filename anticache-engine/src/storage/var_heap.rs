@@ -349,13 +349,21 @@ impl VarHeap {
     }
 
     /// Gives one slab back to the kernel, after moving its values to free cells of its class; returns its bytes, 0 when no class has free
-    /// cells for a slab's values and `kept` slabs' worth of others.
+    /// cells for a slab's values and those it keeps: `kept` slabs' worth of others, and as many as are `wanted`, given as a length and a number.
     ///
     /// Among all classes a slab as empty as possible is chosen. `moved` is told the owner, the column and the new ref of each value, which the
     /// owner has to refer to from then on.
-    pub fn release_one(&mut self, kept: u32, mut moved: impl FnMut(TupleId, u8, VarRef)) -> usize {
+    pub fn release_one(
+        &mut self,
+        kept: u32,
+        wanted: &[(usize, u32)],
+        mut moved: impl FnMut(TupleId, u8, VarRef),
+    ) -> usize {
         // The free cells of a class, those of the emptiest slab included, are a slab's number or more: then the others have room for its values.
-        let needed = |class: usize| CLASSES[class].cells * (1 + kept);
+        let needed = |class: usize| {
+            let wanted = wanted.iter().filter(|&&(len, _)| len > 0 && class_of(len) == class).map(|&(_, cells)| cells);
+            CLASSES[class].cells + (CLASSES[class].cells * kept).max(wanted.max().unwrap_or(0))
+        };
         let candidates = (1..CLASS_COUNT).filter(|&class| self.partial[class].free >= needed(class));
         let emptiest = candidates.map(|class| (self.partial[class].filled.trailing_zeros() as usize, class)).min();
         let Some((bin, class)) = emptiest else {

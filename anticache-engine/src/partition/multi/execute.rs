@@ -168,6 +168,9 @@ impl Coordinator {
                         Ok(()) => {}
                         Err(Refusal::AfterRelease) => {
                             request.pending.store(1, Ordering::Release);
+                            // It counts if it got memory that did not suffice, not that it waits.
+                            request.restarts.store(restarts.min(restarts_before + 1), Ordering::Relaxed);
+                            partitions[place].forget_wants();
                             let id = partitions[place]
                                 .park_until_release(Waiter::Multi(Arc::clone(request)), age_of(request));
                             partitions[place].remember_parked(request.id, id);
@@ -292,6 +295,7 @@ impl Partition {
     }
 
     fn hold_multi(&mut self, number: u64, request: &MultiRequest, frame: Vec<u8>) {
+        self.waiting_bytes -= request.waiting_bytes();
         if let Some(link) = &mut self.link {
             link.held.push_back((number, request.origin, frame));
         }
@@ -299,6 +303,7 @@ impl Partition {
 
     /// A reply that its owner sends when it polls next.
     fn answer_multi(&mut self, request: &MultiRequest, frame: Vec<u8>) {
+        self.waiting_bytes -= request.waiting_bytes();
         if let Some(link) = &mut self.link {
             link.answers.push((request.origin, frame));
         }

@@ -46,6 +46,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::waiting::WAITER_BYTES;
 use super::{Invocation, Origin, Partition, ReplySink, WaitingId};
 use crate::net::frame::{Status, write_reply};
 use crate::procedure::{Participants, Procedure};
@@ -86,6 +87,11 @@ impl MultiRequest {
     /// Its number among the site's requests, in the order of their arrival.
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What it takes of memory until it is answered, at the partition that it was sent to.
+    fn waiting_bytes(&self) -> u64 {
+        WAITER_BYTES + self.params.len() as u64
     }
 
     /// Does not count the restart that follows, or the last one: it is for the sake of an older transaction.
@@ -192,7 +198,7 @@ impl Partition {
     fn submit_multi(&mut self, invocation: Invocation<'_>, participants: Arc<[u16]>) {
         let Some(link) = &mut self.link else { return };
         *link.owed.entry((invocation.origin.connection, invocation.origin.epoch)).or_insert(0) += 1;
-        link.site.submit_new(MultiRequest {
+        let request = MultiRequest {
             id: link.site.new_request_id(),
             origin: invocation.origin,
             procedure: invocation.procedure,
@@ -201,7 +207,10 @@ impl Partition {
             restarts: AtomicU32::new(0),
             pending: AtomicU32::new(0),
             problem: Mutex::new(None),
-        });
+        };
+        let (site, bytes) = (Arc::clone(&link.site), request.waiting_bytes());
+        self.count_waiting(bytes);
+        site.submit_new(request);
     }
 
     /// A participant has everything that it fetched for a request; the last one queues it again. Its pins stay until it runs.

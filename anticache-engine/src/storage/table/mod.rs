@@ -124,7 +124,7 @@ impl Wants {
     /// A value of `bytes` found no memory: asks for one cell, then for two, four …
     fn value(&mut self, bytes: usize) {
         match self.values.iter_mut().find(|(other, _)| VarHeap::class_of(*other) == VarHeap::class_of(bytes)) {
-            Some((_, cells)) => *cells *= 2,
+            Some((_, cells)) => *cells = cells.saturating_mul(2),
             None => self.values.push((bytes, 1)),
         }
     }

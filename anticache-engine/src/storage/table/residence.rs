@@ -140,13 +140,18 @@ impl Table {
         self.tuples.free_slots() * self.tuples.tuple_bytes() as u64 + values as u64
     }
 
-    /// Gives a slab of variable-length data back, after moving its cells; false when none can be spared by a size class that shall keep `kept`
-    /// slabs' worth of free cells.
+    /// Gives a slab of variable-length data back, after moving its cells. False when none can be spared by a size class that shall keep `kept`
+    /// slabs' worth of free cells, and what a transaction wants, nor was one given back since the table was accounted for last.
     pub fn release_slab(&mut self, kept: u32, meter: &mut MemoryMeter) -> bool {
+        let before = self.accounted_bytes;
+        self.account(meter);
+        if self.accounted_bytes < before {
+            return true;
+        }
         let (Some(values), tuples, def) = (&mut self.values, &mut self.tuples, &self.def) else {
             return false;
         };
-        let released = values.release_one(kept, |owner, column, new| {
+        let released = values.release_one(kept, &self.wants.values, |owner, column, new| {
             let offset = def.var_offsets[usize::from(column)];
             tuples.row_mut(owner)[offset..offset + 4].copy_from_slice(&new.to_le_bytes());
         });

@@ -112,7 +112,7 @@ impl Model {
     fn release_one(&mut self, heap: &mut VarHeap) -> usize {
         let (allocated, releasable) = (heap.allocated_bytes(), heap.releasable_bytes());
         let mut told = HashSet::new();
-        let gained = heap.release_one(0, |owner, column, new| {
+        let gained = heap.release_one(0, &[], |owner, column, new| {
             assert!(told.insert((owner, column)), "moved twice");
             self.values.get_mut(&(owner, column)).expect("an owner of a value").0 = new;
         });
@@ -273,9 +273,9 @@ fn a_slab_at_the_edge_of_use_is_kept_and_given_back_on_demand() {
     assert_eq!((heap.slab_bytes, heap.releasable_bytes()), (3 * FRAME_BYTES, FRAME_BYTES));
     places.drain(cells..).for_each(|place| heap.free(place));
     assert_eq!((heap.slab_bytes, heap.releasable_bytes()), (2 * FRAME_BYTES, FRAME_BYTES));
-    assert_eq!(heap.release_one(0, |_, _, _| panic!("an empty slab has nothing to move")), FRAME_BYTES);
+    assert_eq!(heap.release_one(0, &[], |_, _, _| panic!("an empty slab has nothing to move")), FRAME_BYTES);
     assert_eq!((heap.slab_bytes, heap.releasable_bytes()), (FRAME_BYTES, 0));
-    assert_eq!(heap.release_one(0, |_, _, _| panic!("a full slab stays")), 0);
+    assert_eq!(heap.release_one(0, &[], |_, _, _| panic!("a full slab stays")), 0);
     places.iter().for_each(|&place| assert_eq!(heap.get(place), [7; 100]));
 }
 
@@ -294,7 +294,7 @@ fn the_fullest_slab_is_filled_and_the_emptiest_is_released() {
     assert!(filled.iter().all(|&slab| slab == slabs[2]), "{filled:?} of {slabs:?}");
     assert_eq!(heap.allocate(7, 3, &[2; 40]).unwrap() / FRAME_UNITS, slabs[0]);
     let mut owners = Vec::new();
-    heap.release_one(0, |owner, column, new| {
+    heap.release_one(0, &[], |owner, column, new| {
         assert_eq!((column, new / FRAME_UNITS), (3, slabs[0]));
         owners.push(owner as usize);
     });
@@ -308,7 +308,7 @@ fn what_one_class_gives_back_another_takes() {
     let small: Vec<_> = (0..4 * FRAME_UNITS).map(|owner| allocate(&mut heap, owner, 0, &[1; 8])).collect();
     let first = allocate(&mut heap, 0, 0, &[2; MAX_VALUE_BYTES]);
     small.into_iter().for_each(|place| heap.free(place));
-    while heap.release_one(0, |_, _, _| panic!("nothing to move")) > 0 {}
+    while heap.release_one(0, &[], |_, _, _| panic!("nothing to move")) > 0 {}
     let places: Vec<_> = (0..7).map(|owner| allocate(&mut heap, owner, 0, &[3; MAX_VALUE_BYTES])).collect();
     assert!(places[6] < first, "the lowest free place is used first: {places:?} {first}");
     assert_eq!(places[6], LARGE_FRAMES * FRAME_UNITS);
@@ -334,7 +334,7 @@ fn the_address_space_outlasts_the_limit_and_its_end_is_reported() {
     for &place in places.iter().filter(|&&place| !(place / FRAME_UNITS).is_multiple_of(LARGE_FRAMES)) {
         heap.free(place);
     }
-    while heap.release_one(0, |_, _, _| ()) > 0 {}
+    while heap.release_one(0, &[], |_, _, _| ()) > 0 {}
     assert!(heap.slab_bytes >= limit && !heap.add_slab_for(MAX_VALUE_BYTES));
     heap.check();
 }
@@ -355,10 +355,10 @@ fn wrong_refs_lead_nowhere() {
     assert_eq!(heap.get(place), forged);
     heap.free(place);
     assert_eq!(found(&heap), [large]);
-    while heap.release_one(0, |_, _, _| ()) > 0 {}
+    while heap.release_one(0, &[], |_, _, _| ()) > 0 {}
     assert_eq!(found(&heap), [large]);
     heap.free(large);
-    while heap.release_one(0, |_, _, _| ()) > 0 {}
+    while heap.release_one(0, &[], |_, _, _| ()) > 0 {}
     assert!(found(&heap).is_empty());
     heap.check();
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anticache_engine::config::{Compaction, Merge};
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
-use anticache_engine::net::frame::Status;
+use anticache_engine::net::frame::{RequestHead, Status};
 use proptest::prelude::*;
 
-use crate::support::database::Database;
+use crate::support::database::{Bytes, Database, decode};
 use crate::support::effort::properties;
 use crate::support::notes::{A, DROP, EVENTS, NOTES, PUT, SET, SUM, TRAIL, database, database_on, request, text_of};
 
@@ -302,4 +302,31 @@ fn a_refused_write_of_a_compacted_block_changes_nothing() {
     for id in (0..280).filter(|id| id % 7 == 0) {
         assert_eq!(committed(&mut database, SUM, &[id]), 1i64.to_le_bytes());
     }
+}
+
+/// While there are always more blocks to fetch than buffers, compaction that has begun with few holes goes on when they have become many.
+#[test]
+fn fetches_that_never_pause_do_not_stop_compaction() {
+    const ROWS: i64 = 9000;
+    let disk = SimulatedDisk::new(1);
+    let mut database = database_on(disk.files(), |config| config.compaction = Compaction::Background);
+    for id in 0..ROWS {
+        assert_eq!(database.run(&[request(PUT, A, &[id, 1])]).remove(0).status, Status::Committed);
+    }
+    database.settle();
+    let (mut sink, mut answered, mut chance) = (Bytes::default(), 0, 1u64);
+    for sent in 1..=60_000 {
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (_, procedure, params) = request(SUM, A, &[(chance >> 33) as i64 % ROWS]);
+        let head = RequestHead { token: sent, procedure, start: 0, end: params.len() };
+        database.partition.execute_batch(0, 0, &params, &[head], &mut sink);
+        while sent - answered > 300 {
+            database.partition.poll(&mut sink);
+            let answers = decode(&mut sink.0);
+            assert!(answers.iter().all(|answer| answer.status == Status::Committed));
+            answered += answers.len() as u64;
+        }
+    }
+    let counters = database.partition.counters();
+    assert!(counters.compactions_background > 20, "{counters:?}");
 }

@@ -1,4 +1,5 @@
 //! Eviction, fetches and compaction.
 
+mod budget;
 mod compaction;
 mod eviction;

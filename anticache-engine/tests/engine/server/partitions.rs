@@ -144,3 +144,34 @@ fn a_log_that_fails_takes_its_transactions_with_it() {
     }
     site.server.stop();
 }
+
+/// Requests that wait for another partition take memory: beyond a bound, their connection is not read until some were answered.
+#[test]
+fn requests_that_wait_are_not_taken_without_bound() {
+    const REQUESTS: u64 = 64;
+    let site = Site::start(2, 4, |_| {});
+    let (mut busy, mut flood) = (site.client(), site.client());
+    let request = params(&(0..87_000).map(|at| (at % 2, 0)).collect::<Vec<_>>());
+    (0..REQUESTS).for_each(|token| flood.submit(token, 0, TOUCH, &request));
+    std::thread::scope(|scope| {
+        scope.spawn(move || busy.call(1, HOLD, &[]).unwrap());
+        while !site.holding.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let flood = scope.spawn(move || {
+            let mut committed = 0;
+            while committed < REQUESTS {
+                flood.wait(&mut |_, reply| committed += u64::from(matches!(reply, Reply::Committed(_)))).unwrap();
+            }
+        });
+        // Long enough for partition 0 to take whatever it takes.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        site.gate.store(true, Ordering::SeqCst);
+        flood.join().unwrap();
+    });
+    let stats = site.client().stats().unwrap();
+    let peak_bytes = stats["waiting_peak_bytes"].as_u64().unwrap();
+    assert!(peak_bytes > 8 << 20 && peak_bytes < 48 << 20, "{stats}");
+    assert_eq!(stats["waiting_bytes"], 0);
+    site.server.stop();
+}

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::acceptor::{Acceptor, PartitionHandle};
+use super::acceptor::{Accepted, Acceptor, PartitionHandle};
 use super::admin;
 use super::frame::{
     BadLength, FIRST_ADMIN_PROCEDURE, RequestHead, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, parse_requests,
@@ -127,7 +127,8 @@ impl Server {
         }
         let greeting = Greeting { partitions: config.partitions, procedures: procedures.names(), secret };
         let stop = new_event()?;
-        let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
+        let (ends, max_connections) = (Arc::clone(&stopping), config.max_connections as usize);
+        let acceptor = Acceptor::new(listener, handles, greeting, ends, &stop, refused, max_connections)
             .map_err(StartError::system("set up the acceptor"))?;
         wakers.push(stop);
         let keeper = KeeperThread::new(keeper, &coordinator, inbox, tellers, config);
@@ -235,10 +236,11 @@ struct Inlet {
     filled: usize,
     /// Nothing more is read: the client has ended its side, or has sent something malformed. What it asked before is still answered.
     ended: bool,
-    /// Whole requests wait in the buffer until the client has read what was answered before.
+    /// Whole requests wait in the buffer until the client has read what was answered before, or the other connections have had their turn.
     paused: bool,
     /// What the event loop waits for at this socket.
     interest: epoll::EventFlags,
+    _seat: Arc<()>,
 }
 
 /// Outgoing side of a connection.
@@ -289,7 +291,7 @@ struct EventLoop {
     partition: Option<Box<Partition>>,
     site: Arc<Coordinator>,
     keeper: KeeperPort,
-    incoming: Receiver<TcpStream>,
+    incoming: Receiver<Accepted>,
     wake: Arc<OwnedFd>,
     /// The event of the partition's ring, for when the partition is lent.
     disk: OwnedFd,
@@ -300,6 +302,8 @@ struct EventLoop {
     inlets: Vec<Option<Inlet>>,
     outlets: Outlets,
     requests: Vec<RequestHead>,
+    /// An inlet waits only until the others have had their turn.
+    again: bool,
 }
 
 impl Drop for EventLoop {
@@ -314,7 +318,7 @@ impl EventLoop {
         partition: Partition,
         site: &Arc<Coordinator>,
         keeper: KeeperPort,
-        incoming: Receiver<TcpStream>,
+        incoming: Receiver<Accepted>,
         wake: Arc<OwnedFd>,
         common: Common,
         refused: Option<Arc<AtomicU64>>,
@@ -338,6 +342,7 @@ impl EventLoop {
             inlets: Vec::new(),
             outlets: Outlets::default(),
             requests: Vec::with_capacity(MAX_BATCH),
+            again: false,
         })
     }
 
@@ -370,7 +375,8 @@ impl EventLoop {
         let lost = || io::Error::other("the partition was lost with the thread of another one");
         let poll_after = self.partition.as_ref().ok_or_else(lost)?.poll_after();
         let timeout = poll_after.or((!read).then_some(DRAIN_INTERVAL));
-        let may_sleep = self.site.may_sleep(self.id) && self.site.due(self.id).is_none();
+        let may_sleep = self.site.may_sleep(self.id) && self.site.due(self.id).is_none() && !self.again;
+        self.again = false;
         let timeout = if may_sleep { timeout } else { Some(Duration::ZERO) };
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
             tv_sec: timeout.as_secs().cast_signed(),
@@ -431,7 +437,7 @@ impl EventLoop {
         let mut counter = [0u8; 8];
         // Nothing to read means that the wake-up was taken before.
         let _ = rustix::io::read(&*self.wake, &mut counter);
-        while let Ok(stream) = self.incoming.try_recv() {
+        while let Ok(Accepted { stream, seat }) = self.incoming.try_recv() {
             let free = self.inlets.iter().position(Option::is_none);
             let number = free.unwrap_or_else(|| {
                 self.inlets.push(None);
@@ -444,7 +450,8 @@ impl EventLoop {
                 continue;
             }
             let buffer = vec![0; READ_BUFFER_BYTES];
-            self.inlets[number] = Some(Inlet { stream, buffer, filled: 0, ended: false, paused: false, interest });
+            let inlet = Inlet { stream, buffer, filled: 0, ended: false, paused: false, interest, _seat: seat };
+            self.inlets[number] = Some(inlet);
         }
         Ok(())
     }
@@ -488,7 +495,7 @@ impl EventLoop {
     }
 
     /// Runs the whole requests of an inlet's buffer, unless too much waits to be sent; false when one is malformed, and nothing behind it can be
-    /// understood.
+    /// understood. Behind a request to the partition itself, which may read from the disk, come the other connections first.
     fn run_requests(&mut self, number: usize, inlet: &mut Inlet) -> bool {
         let epoch = self.outlets.outlets[number].epoch;
         let mut start = 0;
@@ -509,6 +516,7 @@ impl EventLoop {
             if let Some(request) = admin {
                 self.administer(number as u32, epoch, request, input);
             }
+            let others_first = admin.is_some_and(|request| request.procedure != SNAPSHOT_PROCEDURE);
             self.requests = requests;
             match parsed {
                 Ok(used) => start += used,
@@ -519,6 +527,10 @@ impl EventLoop {
                 }
             }
             if !more {
+                break;
+            }
+            if others_first {
+                (inlet.paused, self.again) = (true, true);
                 break;
             }
             self.poll();
@@ -628,7 +640,8 @@ impl EventLoop {
             return Ok(());
         };
         let mut interest = epoll::EventFlags::empty();
-        interest.set(epoll::EventFlags::IN, !inlet.ended && outlet.frames.len() < MAX_UNSENT_BYTES);
+        let reads = !inlet.ended && !inlet.paused && outlet.frames.len() < MAX_UNSENT_BYTES;
+        interest.set(epoll::EventFlags::IN, reads);
         interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
         if interest != inlet.interest {
             let data = epoll::EventData::new_u64(number as u64);

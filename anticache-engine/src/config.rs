@@ -68,6 +68,10 @@ pub struct Config {
     /// address.
     #[serde(default)]
     pub secret_file: Option<PathBuf>,
+    /// Most connections that may be open at a time, over all partitions (a client has one for each): a connection may take several tens of megabytes
+    /// for requests and unread replies, which no budget counts.
+    #[serde(default = "thousand_connections")]
+    pub max_connections: u32,
     /// Number of partitions, one thread each.
     #[serde(default = "one")]
     pub partitions: u32,
@@ -135,6 +139,9 @@ pub struct Config {
 fn one() -> u32 {
     1
 }
+fn thousand_connections() -> u32 {
+    1024
+}
 fn yes() -> bool {
     true
 }
@@ -177,6 +184,8 @@ fn sixty_four_mebibytes() -> u64 {
 
 /// Most partitions of one server.
 pub const MAX_PARTITIONS: u32 = 256;
+/// Most connections that can be allowed.
+pub const MAX_CONNECTIONS: u32 = 65_536;
 
 impl Config {
     /// The defaults, for a database of its own in `data_dir`, listening on a free port of the loopback address.
@@ -210,6 +219,9 @@ impl Config {
         let refuse = |key: &'static str, value: String, allowed: String| Err(StartError::Value { key, value, allowed });
         if !(1..=MAX_PARTITIONS).contains(&self.partitions) {
             return refuse("partitions", self.partitions.to_string(), format!("1 to {MAX_PARTITIONS}"));
+        }
+        if !(1..=MAX_CONNECTIONS).contains(&self.max_connections) {
+            return refuse("max_connections", self.max_connections.to_string(), format!("1 to {MAX_CONNECTIONS}"));
         }
         if self.secret_file.is_none() && !self.listen.ip().is_loopback() {
             let allowed =

@@ -271,7 +271,7 @@ impl Partition {
         }
         if anticache.unwritten.is_empty() {
             eprintln!("anticached: the evicted blocks are written now; evicting again");
-            anticache.retry_writes_at = None;
+            (anticache.retry_writes_at, anticache.write_problem) = (None, None);
             return;
         }
         let mut ids: Vec<u32> = anticache.unwritten.keys().copied().collect();
@@ -299,6 +299,7 @@ impl Partition {
                 );
             }
             anticache.retry_writes_at = Some(Instant::now() + WRITE_RETRY_INTERVAL);
+            anticache.write_problem = Some(error.to_string());
             // What an eviction under way has constructed is written with the rest.
             anticache.end_eviction(&mut self.counters, &mut self.events);
         }

@@ -140,6 +140,8 @@ pub(crate) struct AntiCache {
     kept: HashSet<u32>,
     /// When to write the kept blocks again. While this is set, nothing is evicted.
     retry_writes_at: Option<Instant>,
+    /// Why the last write failed, while that is set.
+    pub(crate) write_problem: Option<String>,
     /// A serialized row on its way into a block.
     scratch: Vec<u8>,
 }
@@ -187,6 +189,7 @@ impl AntiCache {
             unwritten: HashMap::new(),
             kept: HashSet::new(),
             retry_writes_at: None,
+            write_problem: None,
             scratch: Vec::new(),
         }
     }

@@ -98,9 +98,18 @@ fn table_def(create: &CreateTable) -> Result<TableDef, CatalogError> {
 }
 
 fn columns(create: &CreateTable, table: &str) -> Result<Vec<Column>, CatalogError> {
-    let mut columns = Vec::with_capacity(create.columns.len());
+    if create.query.is_some() || create.like.is_some() || create.clone.is_some() {
+        return Err(problem(table, "LIKE and AS SELECT are not served: name its columns"));
+    }
+    if create.columns.is_empty() {
+        return Err(problem(table, "it has no columns"));
+    }
+    let mut columns: Vec<Column> = Vec::with_capacity(create.columns.len());
     let (mut nulls, mut vars) = (0, 0u8);
     for column in &create.columns {
+        if columns.iter().any(|other| other.name.eq_ignore_ascii_case(&column.name.value)) {
+            return Err(problem(table, format!("column `{}` is defined twice", column.name.value)));
+        }
         let column_type = column_type(&column.data_type).map_err(|what| {
             problem(table, format!("column `{}` is {}: {what}", column.name.value, column.data_type))
         })?;
@@ -262,9 +271,14 @@ fn decimal(info: &ExactNumberInfo) -> Result<ColumnType, String> {
         ExactNumberInfo::Precision(precision) => (*precision, 0),
         ExactNumberInfo::PrecisionAndScale(precision, scale) => (*precision, *scale),
     };
+    if !(1..=18).contains(&precision) {
+        return Err(format!("{precision} digits; 1 to 18 are served"));
+    }
     match u32::try_from(scale) {
-        Ok(scale) if precision <= 18 => Ok(ColumnType::Decimal { bytes: if precision <= 9 { 4 } else { 8 }, scale }),
-        _ => Err(format!("{precision} digits; at most 18 are served")),
+        Ok(scale) if u64::from(scale) <= precision => {
+            Ok(ColumnType::Decimal { bytes: if precision <= 9 { 4 } else { 8 }, scale })
+        }
+        _ => Err(format!("{scale} digits behind the point of {precision}")),
     }
 }
 

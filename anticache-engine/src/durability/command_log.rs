@@ -7,9 +7,10 @@
 //! Segment file `command-PPPP-NNNNNNNN.log` (partition, number), made ahead (`segment.rs`), direct I/O, little-endian numbers:
 //!
 //! ```text
-//! segment header, padded to 4096:  "ACLS" version:4 (2) partition:4 segment:8 first_sequence:8 flags:4 (bit 0: resumed)
-//!                                  length:4 JSON list of procedure names, checksum:4 over all before
-//! group, padded to 4096:           "ACLG" bytes:4 group:8 first sequence:8 records:4 checksum:4 over header (this field zero) and records
+//! segment header, padded to 4096:  "ACLS" version:4 (3) partition:4 segment:8 first_sequence:8 flags:4 (bit 0: resumed)
+//!                                  salt:8 length:4 JSON list of procedure names, checksum:4 over all before
+//! group, padded to 4096:           "ACLG" bytes:4 group:8 first sequence:8 records:4 checksum:4 salt:8, then records;
+//!                                  the checksum covers header (with this field zero) and records
 //!   record:                        length:4 (of what follows) kind:1 procedure:2
 //!                                  [kind 1: transaction:8 participants:2, then participant:2 each] parameters
 //! ```
@@ -20,6 +21,9 @@
 //! After a crash the log goes on in a new segment whose flag says `resumed` and whose `first_sequence` is where it goes on: whatever stands in segments
 //! before it from that sequence on was given up by recovery and is never read again. Groups are counted from 0 again there. Segments that a snapshot has
 //! made superfluous are removed from the front.
+//!
+//! Behind a torn group no whole one may follow, and what a torn group still holds of its parameters a client has chosen. So a segment has a random salt,
+//! which its groups repeat: nobody else can have made what looks like a group of it.
 
 use std::io;
 use std::path::Path;
@@ -35,7 +39,7 @@ use crate::partition::Origin;
 use crate::storage::tuples::{TupleId, flag};
 
 pub(super) const GROUP_MAGIC: [u8; 4] = *b"ACLG";
-pub(super) const GROUP_HEADER_BYTES: usize = 32;
+pub(super) const GROUP_HEADER_BYTES: usize = 40;
 /// A record of a single-partition transaction.
 pub(super) const KIND_SINGLE: u8 = 0;
 /// A record of a multi-partition transaction.
@@ -392,6 +396,7 @@ impl CommandLog {
         header[16..24].copy_from_slice(&first_sequence.to_le_bytes());
         header[24..28].copy_from_slice(&group.records.to_le_bytes());
         header[28..32].fill(0);
+        header[32..40].copy_from_slice(&self.segment.salt.to_le_bytes());
         let checksum = crc32c::crc32c(&group.buffer);
         group.buffer[28..32].copy_from_slice(&checksum.to_le_bytes());
         let padded = group.buffer.len().next_multiple_of(DIRECT_IO_ALIGN_BYTES);
@@ -499,12 +504,13 @@ mod tests {
         let bytes = std::fs::read(&segments[3]).unwrap();
         let group = &bytes[4096..];
         let used = u32::from_le_bytes(group[4..8].try_into().unwrap()) as usize;
-        assert_eq!((&group[..4], used), (GROUP_MAGIC.as_slice(), 32 + 7 + 5000));
+        assert_eq!((&group[..4], used), (GROUP_MAGIC.as_slice(), GROUP_HEADER_BYTES + 7 + 5000));
         let mut unsummed = group[..used].to_vec();
         unsummed[28..32].fill(0);
         assert_eq!(crc32c::crc32c(&unsummed).to_le_bytes(), group[28..32]);
         assert_eq!(&group[16..24], 3u64.to_le_bytes(), "sequence of the group's first record");
-        assert_eq!(group[39], 3);
+        assert_eq!(group[32..40], bytes[32..40], "the segment's salt");
+        assert_eq!(group[47], 3);
     }
 
     #[test]

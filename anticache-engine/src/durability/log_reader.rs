@@ -138,16 +138,17 @@ impl<'log> Raw<'log> {
 }
 
 impl<'log> Group<'log> {
-    fn parse(bytes: &'log [u8]) -> Option<Self> {
+    /// `salt` is that of the segment, if it is known.
+    fn parse(bytes: &'log [u8], salt: Option<u64>) -> Option<Self> {
         let head = bytes.get(..GROUP_HEADER_BYTES)?;
         let used = short(head, 4) as usize;
-        if head[..4] != GROUP_MAGIC || used < GROUP_HEADER_BYTES {
+        if head[..4] != GROUP_MAGIC || used < GROUP_HEADER_BYTES || salt.is_some_and(|salt| salt != number(head, 32)) {
             return None;
         }
         let body = bytes.get(GROUP_HEADER_BYTES..used)?;
         let mut unsummed = [0; GROUP_HEADER_BYTES];
         unsummed.copy_from_slice(head);
-        unsummed[28..].fill(0);
+        unsummed[28..32].fill(0);
         let checksum = crc32c::crc32c_append(crc32c::crc32c(&unsummed), body);
         (checksum == short(head, 28)).then(|| Self {
             number: number(head, 8),
@@ -253,7 +254,7 @@ impl<'files> Reader<'files> {
         let mut offset = DIRECT_IO_ALIGN_BYTES;
         let Some(header) = &head.header else {
             // It was handed out to nobody, so it holds no group.
-            return match whole_group_behind(bytes, offset) {
+            return match whole_group_behind(bytes, offset, None) {
                 Some(at) => Err(format!("its header is damaged, and a whole group lies at byte {at}")),
                 None => Ok(ControlFlow::Continue(())),
             };
@@ -263,7 +264,8 @@ impl<'files> Reader<'files> {
             self.enter(begins, head.number, header)?;
         }
         let before = self.summary.groups;
-        while let Some(group) = bytes.get(offset..).and_then(Group::parse) {
+        let salt = Some(header.salt);
+        while let Some(group) = bytes.get(offset..).and_then(|bytes| Group::parse(bytes, salt)) {
             self.check(head.number, header, &group, offset)?;
             let records = group.records().filter(|records| {
                 records.iter().all(|record| usize::from(record.procedure) < header.procedure_names.len())
@@ -281,7 +283,7 @@ impl<'files> Reader<'files> {
                 return Ok(ControlFlow::Break(()));
             }
         }
-        if let Some(at) = whole_group_behind(bytes, offset) {
+        if let Some(at) = whole_group_behind(bytes, offset, salt) {
             return Err(format!("a whole group lies at byte {at}, behind a damaged one at byte {offset}"));
         }
         self.summary.torn |= bytes.get(offset..).unwrap_or_default().iter().any(|&byte| byte != 0);
@@ -351,10 +353,10 @@ fn missing(segment: u64, from: u64, to: u64) -> String {
 }
 
 /// Where a whole group lies at a page from `offset` on.
-fn whole_group_behind(bytes: &[u8], offset: usize) -> Option<usize> {
+fn whole_group_behind(bytes: &[u8], offset: usize, salt: Option<u64>) -> Option<usize> {
     let rest = bytes.get(offset..).unwrap_or_default();
     let pages = (0..rest.len()).step_by(DIRECT_IO_ALIGN_BYTES);
-    pages.filter(|&at| Group::parse(&rest[at..]).is_some()).map(|at| offset + at).next()
+    pages.filter(|&at| Group::parse(&rest[at..], salt).is_some()).map(|at| offset + at).next()
 }
 
 /// The segments behind the last gap, and the highest number of all.
@@ -462,7 +464,7 @@ mod tests {
         });
         let (last, mut bytes) = (last.clone().unwrap(), std::fs::read(last.unwrap()).unwrap());
         let mut at = 4096;
-        while let Some(group) = Group::parse(&bytes[at..]).filter(|group| group.number < 11) {
+        while let Some(group) = Group::parse(&bytes[at..], None).filter(|group| group.number < 11) {
             at += group.padded_bytes();
         }
         bytes[at + 4096..].fill(0);

@@ -14,10 +14,11 @@ use std::thread::JoinHandle;
 
 use crate::io::files::{DiskFile, Files};
 use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf};
+use crate::secret::new_nonce;
 
 const MAGIC: [u8; 4] = *b"ACLS";
-const VERSION: u32 = 2;
-const FIXED_HEADER_BYTES: usize = 36;
+const VERSION: u32 = 3;
+const FIXED_HEADER_BYTES: usize = 44;
 const RESUMED: u32 = 1;
 const FILL_BYTES: usize = 1 << 20;
 
@@ -44,6 +45,8 @@ pub(super) struct Header {
     pub(super) first_sequence: u64,
     /// Whether the log was started anew with this segment: what segments before it hold from `first_sequence` on does not count.
     pub(super) resumed: bool,
+    /// Stands in every group of the segment, and nobody outside knows it: parameters that look like a group are none.
+    pub(super) salt: u64,
     pub(super) procedure_names: Vec<String>,
 }
 
@@ -57,6 +60,7 @@ impl Header {
         text.extend_from_slice(&self.number.to_le_bytes());
         text.extend_from_slice(&self.first_sequence.to_le_bytes());
         text.extend_from_slice(&(u32::from(self.resumed) * RESUMED).to_le_bytes());
+        text.extend_from_slice(&self.salt.to_le_bytes());
         text.extend_from_slice(&(names.len() as u32).to_le_bytes());
         text.extend_from_slice(&names);
         text.extend_from_slice(&crc32c::crc32c(&text).to_le_bytes());
@@ -80,7 +84,7 @@ impl Header {
         if version != VERSION {
             return Some(Err(version));
         }
-        let names_end = FIXED_HEADER_BYTES.checked_add(short(32)? as usize)?;
+        let names_end = FIXED_HEADER_BYTES.checked_add(short(40)? as usize)?;
         if short(names_end)? != crc32c::crc32c(bytes.get(..names_end)?) {
             return None;
         }
@@ -89,6 +93,7 @@ impl Header {
             number: long(12)?,
             first_sequence: long(20)?,
             resumed: short(28)? & RESUMED != 0,
+            salt: long(32)?,
             procedure_names: serde_json::from_slice(&bytes[FIXED_HEADER_BYTES..names_end]).ok()?,
         }))
     }
@@ -105,6 +110,8 @@ pub struct Segment {
     pub bytes: u64,
     /// Whether every block was written once.
     pub filled: bool,
+    /// What its groups carry.
+    pub(super) salt: u64,
 }
 
 impl Segment {
@@ -159,7 +166,8 @@ impl Maker {
         let path = self.place.path(number);
         let make = || {
             let procedure_names = procedure_names.clone();
-            let header = Header { partition: *partition, number, first_sequence, resumed, procedure_names };
+            let salt = self.salt(number)?;
+            let header = Header { partition: *partition, number, first_sequence, resumed, salt, procedure_names };
             let header = header.to_bytes()?;
             let file = files.create(&path)?;
             file.allocate(*segment_bytes)?;
@@ -167,11 +175,20 @@ impl Maker {
             file.write_all_at(&header, 0)?;
             file.sync()?;
             files.sync_dir(&self.place.directory)?;
-            Ok(Segment { file, number, bytes: *segment_bytes, filled })
+            Ok(Segment { file, number, bytes: *segment_bytes, filled, salt })
         };
         make().map_err(|error: io::Error| {
             io::Error::new(error.kind(), format!("command log {}: {error}", path.display()))
         })
+    }
+
+    /// Random; on a simulated disk, where all follows from the seed, one of the segment.
+    fn salt(&self, number: u64) -> io::Result<u64> {
+        if self.place.files.is_simulated() {
+            return Ok(number << 32 | u64::from(self.place.partition) << 1 | 1);
+        }
+        let [first, ..] = *new_nonce()?.as_chunks::<8>().0 else { return Ok(0) };
+        Ok(u64::from_le_bytes(first))
     }
 
     /// Writes zeros over the whole file; false when the log could not wait for the end of it.
@@ -219,8 +236,10 @@ fn remove_before(place: &Place, number: u64) -> io::Result<()> {
 }
 
 /// Gives back what an earlier process has reserved and not used: what lies behind the `end` of its last group, in that segment and those behind it.
+/// From the back, each durably before the next: what goes may be whole groups that recovery has given up, and a crash must not leave one of them
+/// behind a segment that has lost its own.
 pub(super) fn trim_behind(place: &Place, end: Option<(u64, u64)>) -> io::Result<()> {
-    for segment in numbers(&place.files.list(&place.directory)?, place.partition) {
+    for segment in numbers(&place.files.list(&place.directory)?, place.partition).into_iter().rev() {
         let used_bytes = match end {
             Some((last, _)) if segment < last => continue,
             Some((last, end)) if segment == last => end,
@@ -229,6 +248,7 @@ pub(super) fn trim_behind(place: &Place, end: Option<(u64, u64)>) -> io::Result<
         let file = place.files.open(&place.path(segment))?;
         if file.len()? > used_bytes {
             file.set_len(used_bytes)?;
+            file.sync()?;
         }
     }
     Ok(())

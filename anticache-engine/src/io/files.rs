@@ -314,8 +314,10 @@ pub fn create_directory(files: &dyn Files, directory: &Path) -> io::Result<()> {
     }
     files.create_dir_all(directory)?;
     if to_sync.is_empty() {
-        // A process that died may have created it just before. In all other cases its name is not this process's business.
-        let _ = above(directory).map(|above| files.sync_dir(&above));
+        // A process that died may have created it just before, and those above it. In all other cases their names are not this process's business.
+        for above in directory.ancestors().filter(|path| *path != nothing).filter_map(above) {
+            let _ = files.sync_dir(&above);
+        }
     }
     to_sync.iter().try_for_each(|above| files.sync_dir(above))
 }

@@ -30,7 +30,19 @@ pub(super) struct KernelRing {
     in_flight: usize,
     unsubmitted: usize,
     event: OwnedFd,
+    /// What the kernel answers to the next submissions.
+    #[cfg(test)]
+    refusals: Vec<i32>,
 }
+
+/// Whether the kernel only lacks memory, or room for completions, at this moment.
+fn is_transient(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::AGAIN, Errno::BUSY, Errno::INTR].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// How long is waited for a kernel that takes nothing and has nothing to complete.
+const RESUBMIT_AFTER: std::time::Duration = std::time::Duration::from_millis(1);
 
 // SAFETY: the raw pointers are the `iovec`s into buffers that the same operation owns; a ring is used by one thread at a time.
 unsafe impl Send for KernelRing {}
@@ -49,7 +61,16 @@ impl KernelRing {
             rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC)?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
         let operations = (0..depth as usize).map(|_| None).collect();
-        Ok(Self { ring, operations, free: (0..depth as usize).rev().collect(), in_flight: 0, unsubmitted: 0, event })
+        Ok(Self {
+            ring,
+            operations,
+            free: (0..depth as usize).rev().collect(),
+            in_flight: 0,
+            unsubmitted: 0,
+            event,
+            #[cfg(test)]
+            refusals: Vec::new(),
+        })
     }
 
     pub(super) fn event(&self) -> &OwnedFd {
@@ -103,14 +124,30 @@ impl KernelRing {
         self.operations[id].as_ref().map_or(&[], |operation| &operation.buffers)
     }
 
+    /// Hands over what was started. What the kernel does not take at this moment stays for the next call, for which the event is set: nobody else
+    /// would wake who waits for it.
     pub(super) fn submit(&mut self) -> io::Result<()> {
         while self.unsubmitted > 0 {
-            match self.ring.submit() {
-                Ok(submitted) => self.unsubmitted -= submitted,
+            match self.enter(0) {
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_transient(&error) => {
+                    // It can only be full when it is set.
+                    let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+                    return Ok(());
+                }
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
+    }
+
+    fn enter(&mut self, wanted: usize) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(errno) = self.refusals.pop() {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        self.unsubmitted -= self.ring.submit_and_wait(wanted)?.min(self.unsubmitted);
         Ok(())
     }
 
@@ -136,9 +173,12 @@ impl KernelRing {
     pub(super) fn wait(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
         self.submit()?;
         if self.in_flight > 0 && self.ring.completion().is_empty() {
-            match self.ring.submit_and_wait(1) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                _ => {}
+            if self.unsubmitted == self.in_flight {
+                std::thread::sleep(RESUBMIT_AFTER);
+            } else if let Err(error) = self.enter(1)
+                && !is_transient(&error)
+            {
+                return Err(error);
             }
         }
         self.reap(completions);
@@ -161,8 +201,41 @@ impl Drop for KernelRing {
 
 #[cfg(test)]
 mod tests {
+    use super::{KernelRing, Request};
     use crate::io::aligned_buf;
     use crate::io::files::{Files, KernelFiles};
+
+    /// The kernel is short of memory for a moment: nothing is lost, and who waits for the disk is woken to try again.
+    #[test]
+    fn what_the_kernel_does_not_take_now_it_gets_later() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = KernelFiles::new().create(&dir.path().join("file")).unwrap();
+        let mut ring = KernelRing::new(4).unwrap();
+        for errno in [libc::EAGAIN, libc::EBUSY, libc::EINTR] {
+            let mut done = Vec::new();
+            ring.start(&file, Request::Write { offset: 0, durable: true }, vec![aligned_buf(4096)], 1);
+            ring.refusals = vec![errno];
+            ring.submit().unwrap();
+            let mut event = [0; 8];
+            while done.is_empty() {
+                // Only the event says when to look again.
+                while rustix::io::read(ring.event(), &mut event).is_err() {
+                    std::thread::yield_now();
+                }
+                ring.submit().unwrap();
+                ring.reap(&mut done);
+            }
+            ring.start(&file, Request::Read { offset: 0 }, vec![aligned_buf(4096)], 2);
+            ring.refusals = vec![errno; 5];
+            while done.len() < 2 {
+                ring.wait(&mut done).unwrap();
+            }
+            assert!(done.iter().all(|completion| completion.result.is_ok()) && ring.in_flight() == 0);
+        }
+        ring.start(&file, Request::Sync, Vec::new(), 3);
+        ring.refusals = vec![libc::EBADF];
+        assert_eq!(ring.submit().unwrap_err().raw_os_error(), Some(libc::EBADF));
+    }
 
     #[test]
     fn writes_then_reads_back_and_reports_short_reads() {

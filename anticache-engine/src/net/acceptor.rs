@@ -15,13 +15,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::handshake::{Greeting, Handshake, Step};
+use super::handshake::{Greeting, Handshake, Step, refusal};
 use crate::secret::new_nonce;
 
 /// How long a handshake may take, from accepting to its end.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Handshakes that may be under way.
 pub const MAX_HANDSHAKES: usize = 512;
+/// How long a connection may be silent before the kernel asks whether its client is still there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// How often a connection that is being refused is read from to throw away what came.
 const MAX_DISCARDING_READS: usize = 4;
@@ -32,9 +34,16 @@ const STOP: u64 = u64::MAX - 1;
 /// The way to a partition's thread.
 pub(super) struct PartitionHandle {
     /// Takes connections after their handshake.
-    pub(super) connections: Sender<TcpStream>,
+    pub(super) connections: Sender<Accepted>,
     /// Wakes the thread.
     pub(super) wake: Arc<OwnedFd>,
+}
+
+/// A connection after its handshake.
+pub(super) struct Accepted {
+    pub(super) stream: TcpStream,
+    /// Counts the connection as long as it is kept.
+    pub(super) seat: Arc<()>,
 }
 
 struct Pending {
@@ -53,6 +62,9 @@ pub(super) struct Acceptor {
     pending: BTreeMap<u64, Pending>,
     accepted: u64,
     refused: Arc<AtomicU64>,
+    /// Each open connection has a clone.
+    seats: Arc<()>,
+    max_connections: usize,
 }
 
 impl Acceptor {
@@ -64,12 +76,25 @@ impl Acceptor {
         stopping: Arc<AtomicBool>,
         stop: &OwnedFd,
         refused: Arc<AtomicU64>,
+        max_connections: usize,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
-        Ok(Self { listener, partitions, greeting, stopping, epoll, pending: BTreeMap::new(), accepted: 0, refused })
+        let (pending, seats) = (BTreeMap::new(), Arc::new(()));
+        Ok(Self {
+            listener,
+            partitions,
+            greeting,
+            stopping,
+            epoll,
+            pending,
+            accepted: 0,
+            refused,
+            seats,
+            max_connections,
+        })
     }
 
     pub(super) fn run(mut self) {
@@ -106,6 +131,9 @@ impl Acceptor {
         let begun = self.listener.accept().and_then(|(stream, _)| {
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
+            // Who is gone without a word must not keep a seat for ever.
+            rustix::net::sockopt::set_tcp_keepidle(&stream, KEEPALIVE_AFTER)?;
+            rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
             let number = self.accepted;
             epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
             let handshake = Handshake::new(new_nonce()?);
@@ -159,11 +187,17 @@ impl Acceptor {
     }
 
     fn hand_over(&self, mut stream: TcpStream, answer: &[u8], partition: Option<u16>) {
+        let max = self.max_connections;
+        if partition.is_some() && Arc::strong_count(&self.seats) > max {
+            let why = format!("{max} connections are open, and `max_connections` allows no more");
+            return self.refuse(stream, &refusal(&why), &why);
+        }
         if !say(&mut stream, answer) || epoll::delete(&self.epoll, &stream).is_err() {
             return;
         }
+        let accepted = Accepted { stream, seat: Arc::clone(&self.seats) };
         if let Some(handle) = partition.and_then(|partition| self.partitions.get(usize::from(partition)))
-            && handle.connections.send(stream).is_ok()
+            && handle.connections.send(accepted).is_ok()
         {
             super::server::wake(&handle.wake);
         }

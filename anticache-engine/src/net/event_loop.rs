@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
+use super::acceptor::Accepted;
 use super::admin;
 use super::frame::{
     BadLength, FIRST_ADMIN_PROCEDURE, RequestHead, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, parse_requests,
@@ -53,10 +54,11 @@ struct Inlet {
     filled: usize,
     /// Nothing more is read: the client has ended its side, or has sent something malformed. What it asked before is still answered.
     ended: bool,
-    /// Whole requests wait in the buffer until the client has read what was answered before.
+    /// Whole requests wait in the buffer until the client has read what was answered before, or the other connections have had their turn.
     paused: bool,
     /// What the event loop waits for at this socket.
     interest: epoll::EventFlags,
+    _seat: Arc<()>,
 }
 
 /// Outgoing side of a connection.
@@ -108,7 +110,7 @@ pub(super) struct EventLoop {
     partition: Option<Box<Partition>>,
     site: Arc<Coordinator>,
     keeper: KeeperPort,
-    incoming: Receiver<TcpStream>,
+    incoming: Receiver<Accepted>,
     wake: Arc<OwnedFd>,
     /// The event of the partition's ring, for when the partition is lent.
     disk: OwnedFd,
@@ -119,6 +121,8 @@ pub(super) struct EventLoop {
     inlets: Vec<Option<Inlet>>,
     outlets: Outlets,
     requests: Vec<RequestHead>,
+    /// An inlet waits only until the others have had their turn.
+    again: bool,
 }
 
 impl Drop for EventLoop {
@@ -133,7 +137,7 @@ impl EventLoop {
         partition: Partition,
         site: &Arc<Coordinator>,
         keeper: KeeperPort,
-        incoming: Receiver<TcpStream>,
+        incoming: Receiver<Accepted>,
         wake: Arc<OwnedFd>,
         common: Common,
         refused: Option<Arc<AtomicU64>>,
@@ -157,6 +161,7 @@ impl EventLoop {
             inlets: Vec::new(),
             outlets: Outlets::default(),
             requests: Vec::with_capacity(MAX_BATCH),
+            again: false,
         })
     }
 
@@ -189,7 +194,8 @@ impl EventLoop {
         let lost = || io::Error::other("the partition was lost with the thread of another one");
         let poll_after = self.partition.as_ref().ok_or_else(lost)?.poll_after();
         let timeout = poll_after.or((!read).then_some(DRAIN_INTERVAL));
-        let may_sleep = self.site.may_sleep(self.id) && self.site.due(self.id).is_none();
+        let may_sleep = self.site.may_sleep(self.id) && self.site.due(self.id).is_none() && !self.again;
+        self.again = false;
         let timeout = if may_sleep { timeout } else { Some(Duration::ZERO) };
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
             tv_sec: timeout.as_secs().cast_signed(),
@@ -250,7 +256,7 @@ impl EventLoop {
         let mut counter = [0u8; 8];
         // Nothing to read means that the wake-up was taken before.
         let _ = rustix::io::read(&*self.wake, &mut counter);
-        while let Ok(stream) = self.incoming.try_recv() {
+        while let Ok(Accepted { stream, seat }) = self.incoming.try_recv() {
             let free = self.inlets.iter().position(Option::is_none);
             let number = free.unwrap_or_else(|| {
                 self.inlets.push(None);
@@ -263,7 +269,8 @@ impl EventLoop {
                 continue;
             }
             let buffer = vec![0; READ_BUFFER_BYTES];
-            self.inlets[number] = Some(Inlet { stream, buffer, filled: 0, ended: false, paused: false, interest });
+            let inlet = Inlet { stream, buffer, filled: 0, ended: false, paused: false, interest, _seat: seat };
+            self.inlets[number] = Some(inlet);
         }
         Ok(())
     }
@@ -307,7 +314,7 @@ impl EventLoop {
     }
 
     /// Runs the whole requests of an inlet's buffer, unless too much waits to be sent or to be run; false when one is malformed, and nothing behind
-    /// it can be understood.
+    /// it can be understood. Behind a request to the partition itself, which may read from the disk, come the other connections first.
     fn run_requests(&mut self, number: usize, inlet: &mut Inlet) -> bool {
         let epoch = self.outlets.outlets[number].epoch;
         let mut start = 0;
@@ -328,6 +335,7 @@ impl EventLoop {
             if let Some(request) = admin {
                 self.administer(number as u32, epoch, request, input);
             }
+            let others_first = admin.is_some_and(|request| request.procedure != SNAPSHOT_PROCEDURE);
             self.requests = requests;
             match parsed {
                 Ok(used) => start += used,
@@ -338,6 +346,10 @@ impl EventLoop {
                 }
             }
             if !more {
+                break;
+            }
+            if others_first {
+                (inlet.paused, self.again) = (true, true);
                 break;
             }
             self.poll();
@@ -453,7 +465,7 @@ impl EventLoop {
             return Ok(());
         };
         let mut interest = epoll::EventFlags::empty();
-        interest.set(epoll::EventFlags::IN, !inlet.ended && takes_requests);
+        interest.set(epoll::EventFlags::IN, !inlet.ended && !inlet.paused && takes_requests);
         interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
         if interest != inlet.interest {
             let data = epoll::EventData::new_u64(number as u64);

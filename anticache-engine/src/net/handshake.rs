@@ -149,8 +149,13 @@ fn welcome(partition: u16, greeting: &Greeting, proof: Option<&[u8; PROOF_BYTES]
     Step::Done(message(&answer), partition)
 }
 
-fn refuse(refusal: Refusal) -> Step {
-    Step::Refused(message(&serde_json::json!({"error": refusal.to_string()})), refusal)
+fn refuse(why: Refusal) -> Step {
+    Step::Refused(refusal(&why.to_string()), why)
+}
+
+/// The last message to a client that is refused.
+pub(super) fn refusal(why: &str) -> Vec<u8> {
+    message(&serde_json::json!({"error": why}))
 }
 
 fn message(json: &serde_json::Value) -> Vec<u8> {

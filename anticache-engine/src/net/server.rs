@@ -92,7 +92,8 @@ impl Server {
         }
         let greeting = Greeting { partitions: config.partitions, procedures: procedures.names(), secret };
         let stop = new_event()?;
-        let acceptor = Acceptor::new(listener, handles, greeting, Arc::clone(&stopping), &stop, refused)
+        let (ends, max_connections) = (Arc::clone(&stopping), config.max_connections as usize);
+        let acceptor = Acceptor::new(listener, handles, greeting, ends, &stop, refused, max_connections)
             .map_err(StartError::system("set up the acceptor"))?;
         wakers.push(stop);
         let keeper = KeeperThread::new(keeper, &coordinator, inbox, tellers, config);

@@ -66,7 +66,9 @@ impl Partition {
             }
         };
         let budget_bytes = self.meter.budget_bytes();
-        Err(Refusal::Never(format!("memory budget of {budget_bytes} bytes is used up and {reason}")))
+        let write_problem = self.anticache.as_ref().and_then(|anticache| anticache.write_problem.as_ref());
+        let cause = write_problem.map_or(String::new(), |error| format!(": evicted blocks cannot be written: {error}"));
+        Err(Refusal::Never(format!("memory budget of {budget_bytes} bytes is used up and {reason}{cause}")))
     }
 
     /// A transaction has ended: what tables have kept for it, others may have. False when they kept nothing.

@@ -177,11 +177,12 @@ impl Keeper {
     /// ([`crate::partition::multi::Coordinator::barrier`]).
     ///
     /// # Errors
-    /// When the files cannot be created, or a generation is under way.
+    /// When the files cannot be created, a generation is under way, or it cannot be made certain that the one before does not count.
     pub fn begin(&mut self) -> io::Result<Begun> {
         if let Some(run) = &self.run {
             return Err(io::Error::other(format!("snapshot {} is under way", run.generation)));
         }
+        self.settle()?;
         let generation = self.next_generation;
         self.next_generation += 1;
         let partitions = self.manifest.partitions.len();
@@ -204,6 +205,19 @@ impl Keeper {
                 Err(error)
             }
         }
+    }
+
+    /// Ends the doubt which manifest a crash would find, by writing again the one that certainly counts: as long as that fails, nothing new is begun, or
+    /// each attempt would leave the files of another generation that may count.
+    fn settle(&mut self) -> io::Result<()> {
+        if self.kept.len() > 1 {
+            self.manifest.write(&*self.files, &self.directory).map_err(|problem| {
+                io::Error::new(problem.error.kind(), format!("writing {FILE_NAME} again: {problem}"))
+            })?;
+            self.kept = BTreeSet::from([self.manifest.generation]);
+            self.remove_others_later();
+        }
+        Ok(())
     }
 
     /// A partition has ended its part. When it was the last one: what became of the generation.

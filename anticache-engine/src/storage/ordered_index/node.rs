@@ -195,14 +195,21 @@ impl<const W: usize, const N: usize> Node<W, N> {
         other.count = from as u16;
     }
 
-    /// How many entries a full node keeps when it is split for an entry that belongs into `slot`.
+    /// How many entries a full node keeps when it is split for an entry that belongs into `slot`, given how many low nodes lie `before` and `behind`
+    /// it without another between.
     ///
     /// Behind the last entry or before the first, the full node stays as it is and the entry begins another. In a run of ascending keys that
     /// has filled half of the node, the cut is where the run goes on: the run ends its node then, and fills the next ones wholly even where
-    /// another range of keys follows. Below the half that would leave small nodes wherever short runs are inserted.
-    fn split_point(&self, slot: usize) -> usize {
+    /// another range of keys follows. Below the half that would leave small nodes wherever short runs are inserted. Nor is a low node begun beside low
+    /// ones, as keys that descend towards a full node would do one by one; a run may meet one, the beginning of the range that follows.
+    fn split_point(&self, slot: usize, before: usize, behind: usize) -> usize {
         let continues_run = slot == usize::from(self.latest) + 1 && slot >= N / 2;
-        if slot == 0 || slot == N || continues_run { slot } else { N / 2 }
+        let is_cut_there = match slot {
+            0 => before == 0,
+            _ if continues_run => behind < 2,
+            _ => slot == N && behind == 0,
+        };
+        if is_cut_there { slot } else { N / 2 }
     }
 }
 
@@ -290,13 +297,15 @@ impl<const W: usize, const N: usize> Nodes<W, N> {
     /// separates the two.
     pub fn split(&mut self, left: u32, slot: usize, key: Words<W>, value: u32) -> u32 {
         let right = self.take();
-        let next = self[left].next;
+        let Node { prev, next, .. } = self[left];
+        let is_low = |id: u32| id != NO_NODE && self[id].is_low();
+        let behind = if !is_low(next) { 0 } else { 1 + usize::from(is_low(self[next].next)) };
+        let cut = self[left].split_point(slot, usize::from(is_low(prev)), behind);
         if next != NO_NODE {
             self[next].prev = right;
         }
         let [low, high] = self.pair(left, right);
         (low.next, high.prev, high.next) = (right, left, next);
-        let cut = low.split_point(slot);
         high.append_from(low, cut);
         if slot <= cut && cut < N {
             low.insert_at(slot, key, value);

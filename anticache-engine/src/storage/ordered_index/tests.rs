@@ -387,3 +387,36 @@ fn filling_and_emptying_takes_no_more_memory() {
         }
     }
 }
+
+/// Keys that descend towards a full leaf must not each begin a leaf of their own: "the latest first" of the next user.
+#[test]
+fn descending_keys_behind_a_full_leaf_share_leaves() {
+    for key_bytes in WIDTHS {
+        let mut index = OrderedIndex::new(key_bytes, 1 << 16).unwrap();
+        for order in 0..1000 {
+            assert!(index.insert(&order_key(1, order, key_bytes), order));
+        }
+        for order in (0..20_000).rev() {
+            assert!(index.insert(&order_key(2, order, key_bytes), order));
+        }
+        index.check().unwrap();
+        assert!(index.leaf_fill() > 0.45, "{key_bytes} bytes: {}", index.leaf_fill());
+    }
+}
+
+/// Whoever chooses keys and knows how leaves are divided: a removal and two insertions make a full leaf give up one entry more, again and again.
+#[test]
+fn chosen_keys_leave_no_small_leaves() {
+    let mut tree = Tree::<1, 40>::new(1 << 16).unwrap();
+    for key in 0..40 {
+        assert!(tree.insert(&[key << 20], 0));
+    }
+    let (mut last, mut behind) = (39 << 20, 1 << 60);
+    assert!(tree.insert(&[behind], 0));
+    for round in 0..3000 {
+        tree.remove(&[last]).unwrap();
+        (last, behind) = (last + 1, behind - 1);
+        assert!(tree.insert(&[last], round) && tree.insert(&[behind], round));
+    }
+    tree.check().unwrap();
+}

@@ -440,3 +440,63 @@ fn a_name_that_was_not_durable_tears_no_hole_into_the_log() {
         }
     }
 }
+
+/// What was written behind the place at which recovery goes on is taken away from the back: a crash meanwhile leaves no hole in the log.
+#[test]
+fn a_crash_while_the_rest_is_given_back_leaves_a_log_that_can_be_read() {
+    for (seed, after, killed) in
+        (0..2).flat_map(|seed| (0..20).flat_map(move |after| [(seed, after, true), (seed, after, false)]))
+    {
+        let (disk, files, written) = ended_log(seed);
+        let first = read_log(&*files, directory(), PARTITION, |_| ControlFlow::Break(())).unwrap();
+        let end = disk.operations() + after;
+        if killed {
+            disk.kill_after(end)
+        } else {
+            disk.cut_after(end)
+        }
+        let _ = CommandLog::trim(&files, directory(), PARTITION, first.end);
+        if killed {
+            disk.kill()
+        } else {
+            disk.power_cut()
+        }
+        disk.restart();
+        let (found, summary) = read_from(&*files, 0);
+        summary.unwrap_or_else(|error| panic!("seed {seed}, after {after}, killed {killed}: {error}"));
+        assert!(!found.is_empty() && found[..] == written[..found.len()]);
+    }
+}
+
+fn group_of_a_client(salt: Option<u64>) -> Vec<u8> {
+    let bytes = 32 + 8 * salt.is_some() as u32;
+    let salt = salt.map_or_else(Vec::new, |salt| salt.to_le_bytes().to_vec());
+    let group = |checksum: u32| {
+        let head = [b"ACLG".as_slice(), &bytes.to_le_bytes(), &[0; 20], &checksum.to_le_bytes()].concat();
+        [head, salt.clone()].concat()
+    };
+    group(crc32c::crc32c(&group(0)))
+}
+
+/// Parameters may look like a group and lie where one could begin. When their own group is torn, they are still only parameters.
+#[test]
+fn parameters_that_look_like_a_group_are_none() {
+    for forged in [group_of_a_client(None), group_of_a_client(Some(0))] {
+        let mut history = History::new(7);
+        let mut log = history.open(0, 0).unwrap();
+        let mut ring = history.files.ring(4).unwrap();
+        // Whatever stands before the parameters, a copy lies at the beginning of a page.
+        let mut params = vec![0; 16 << 10];
+        for (page, before) in [(1, 39), (2, 47)] {
+            params[(page << 12) - before..][..forged.len()].copy_from_slice(&forged);
+        }
+        log.append(0, &params);
+        log.flush(&mut ring, 0).unwrap();
+        let mut done = Vec::new();
+        ring.wait(&mut done).unwrap();
+        assert!(done[0].result.is_ok());
+        history.disk.flip_bit(&segment(0), 4096 + 100, 3).unwrap();
+        let (found, summary) = read_from(&*history.files, 0);
+        assert!(found.is_empty() && summary.unwrap().torn);
+    }
+}

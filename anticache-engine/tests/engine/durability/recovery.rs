@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anticache_engine::config::{AntiCaching, Config, Log};
 use anticache_engine::durability::snapshot::Verdict;
+use anticache_engine::io::files::create_directory;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use anticache_engine::net::frame::Status;
 use rand::{Rng, SeedableRng};
@@ -491,6 +492,23 @@ fn a_new_data_directory_survives_a_power_cut_with_those_above_it() {
     }
 }
 
+/// The first server dies when it has made the directories, and not made their names durable; the second one finds them.
+#[test]
+fn directories_of_a_server_that_died_survive_a_power_cut() {
+    for (seed, dies_after) in (0..6).flat_map(|seed| (0..8).map(move |dies| (seed, dies))) {
+        let disk = SimulatedDisk::new(seed);
+        let config = Config { data_dir: PathBuf::from("/srv/engine/data"), ..config() };
+        disk.kill_after(disk.operations() + dies_after);
+        let _ = create_directory(&*disk.files(), &config.data_dir);
+        disk.kill();
+        disk.restart();
+        let running = Running::filled_on(disk, config, 20);
+        running.disk.power_cut();
+        running.disk.restart();
+        running.crash().start();
+    }
+}
+
 /// A manifest that could not even be written beside the old one was not replaced: what it would have named goes, or a full disk would become fuller with
 /// each attempt.
 #[test]
@@ -530,4 +548,55 @@ fn restarts_without_work_take_no_more_and_more_space() {
     assert!(after < before + segment_bytes, "{after} bytes, {before} before");
     running.work(5);
     running.crash().start();
+}
+
+/// A directory whose sync fails now and then: of all generations that may count, no more than two are kept.
+#[test]
+fn generations_in_doubt_do_not_pile_up() {
+    let mut running = Running::filled(config(), IDS);
+    assert_eq!(running.process.snapshot().verdict, Verdict::Durable);
+    let generations = |running: &Running| {
+        let names = running.disk.files().list(Path::new("/data")).unwrap();
+        names.iter().filter(|name| name.starts_with("snapshot")).count()
+    };
+    let rule = |after| FaultRule {
+        file: "data".to_owned(),
+        operation: Operation::SyncDirectory,
+        after,
+        error: Fault::Io,
+        times: 1,
+    };
+    let mut doubts = 0;
+    for attempt in 0..12 {
+        running.disk.fail(rule([1, 2, 0][attempt % 3]));
+        running.work(2);
+        if running.process.begin_snapshot() {
+            let outcome = running.process.finish_snapshot();
+            doubts += u32::from(outcome.verdict == Verdict::InDoubt);
+        }
+        running.disk.heal();
+        assert!(generations(&running) <= 2, "{} generations after attempt {attempt}", generations(&running));
+        if attempt % 4 == 3 {
+            running = running.crash().start();
+        }
+    }
+    assert!(doubts > 3, "{doubts}");
+    assert_eq!(running.process.snapshot().verdict, Verdict::Durable);
+    assert_eq!(generations(&running), 1);
+    running.crash().start();
+}
+
+#[test]
+fn a_refused_block_write_in_recovery_is_named() {
+    let mut running = Running::filled(Config { memory_budget_bytes: 8 << 20, ..config() }, IDS);
+    running.process.snapshot();
+    let crashed = running.crash();
+    let (file, operation, error) = ("blocks".to_owned(), Operation::Write, Fault::NoSpace);
+    crashed.disk.fail(FaultRule { file, operation, after: 3, error, times: u64::MAX });
+    let text = crashed.try_start(|config| config.memory_budget_bytes = 3 << 20).err().unwrap();
+    assert!(text.contains("evicted blocks cannot be written: No space left on device"), "{text}");
+    crashed.disk.heal();
+    crashed.disk.kill();
+    crashed.disk.restart();
+    crashed.start();
 }

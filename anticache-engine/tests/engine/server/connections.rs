@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use anticache_engine::client::{Client, ClientError, Reply};
 use anticache_engine::config::Config;
-use anticache_engine::net::frame::{HELLO_MAGIC, PROTOCOL_VERSION, SCAN_PROCEDURE, SNAPSHOT_PROCEDURE, write_request};
+use anticache_engine::net::frame::{
+    HELLO_MAGIC, PROTOCOL_VERSION, SCAN_PROCEDURE, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, write_request,
+};
 use anticache_engine::net::server::Server;
 use anticache_engine::secret::NONCE_BYTES;
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 use crate::support::served::{WATCHDOG, serve, stop, write_config};
 
@@ -155,6 +157,30 @@ fn who_asks_for_much_and_does_not_read_it_is_answered_bit_by_bit() {
     stream.read_to_end(&mut frames).unwrap();
     assert!(frames.len() as u64 > PAGES << 19, "{} bytes", frames.len());
     assert_eq!(tokens(&frames), (0..PAGES).collect::<Vec<_>>());
+    stop(served);
+}
+
+/// Both have asked before the server looks at either: one for thousands of answers about the partition, the other for one transaction.
+#[test]
+fn who_asks_for_much_about_a_partition_does_not_hold_up_the_others() {
+    const QUESTIONS: u64 = 3000;
+    let served = serve("", &serde_json::json!({"partitions": 1}));
+    let read = Client::connect(served.address).unwrap().procedure("ycsb_read").unwrap();
+    let (mut curious, mut other) = (raw_connection(served.address), raw_connection(served.address));
+    let (mut questions, mut transaction) = (Vec::new(), Vec::new());
+    (0..QUESTIONS).for_each(|token| write_request(&mut questions, token, STATS_PROCEDURE, &[]));
+    write_request(&mut transaction, 0, read, &0i64.to_le_bytes());
+    kill_process(Pid::from_child(&served.child), Signal::STOP).unwrap();
+    curious.write_all(&questions).unwrap();
+    curious.shutdown(Shutdown::Write).unwrap();
+    other.write_all(&transaction).unwrap();
+    kill_process(Pid::from_child(&served.child), Signal::CONT).unwrap();
+    let mut frames = Vec::new();
+    curious.read_to_end(&mut frames).unwrap();
+    assert_eq!(tokens(&frames), (0..QUESTIONS).collect::<Vec<_>>());
+    let text = String::from_utf8_lossy(&frames);
+    let aborted = |at: Option<usize>| text[at.unwrap()..].chars().nth("\"aborted\":".len());
+    assert_eq!(aborted(text.rfind("\"aborted\":")), Some('1'), "the missing key was noticed before the last answer");
     stop(served);
 }
 
@@ -330,6 +356,7 @@ fn bad_configurations_are_refused_in_one_line() {
         refused(&serde_json::json!({"memory_budget_bytes": 5}), nothing)
             .contains("`memory_budget_bytes` = 5: at least")
     );
+    assert!(refused(&serde_json::json!({"max_connections": 0}), nothing).contains("`max_connections` = 0: 1 to 65536"));
     assert!(refused(&serde_json::json!({"schema": "/nowhere.sql"}), nothing).contains("schema /nowhere.sql"));
     assert!(refused(&serde_json::json!({"cpus": [1023]}), nothing).contains("bind a thread to CPU 1023"));
     let leftovers = |directory: &Path| {
@@ -337,6 +364,26 @@ fn bad_configurations_are_refused_in_one_line() {
         std::fs::write(directory.join("data/old"), "x").unwrap();
     };
     assert!(refused(&serde_json::json!({}), leftovers).contains("it holds `old`"));
+}
+
+/// Each may make the server keep megabytes: there is a limit, which is named, and who goes makes room.
+#[test]
+fn more_connections_than_allowed_are_refused_by_name() {
+    let served = serve("", &serde_json::json!({"max_connections": 5}));
+    let mut clients = vec![Client::connect(served.address).unwrap(), Client::connect(served.address).unwrap()];
+    // With two partitions a client has two connections; the third gets one of them.
+    for _ in 0..3 {
+        let error = Client::connect(served.address).err().unwrap().to_string();
+        assert!(error.contains("5 connections are open, and `max_connections` allows no more"), "{error}");
+    }
+    assert!(clients[0].stats().unwrap()["refused_connections"].as_u64() >= Some(3));
+    clients.pop();
+    let deadline = Instant::now() + WATCHDOG;
+    while let Err(error) = Client::connect(served.address).map(|client| clients.push(client)) {
+        assert!(Instant::now() < deadline, "{error}");
+    }
+    clients.iter_mut().for_each(|client| drop(client.stats().unwrap()));
+    stop(served);
 }
 
 #[test]

@@ -401,8 +401,13 @@ impl Process {
 
     /// Takes a snapshot to its end.
     pub fn snapshot(&mut self) -> Outcome {
-        let before = self.outcomes.len();
         assert!(self.begin_snapshot());
+        self.finish_snapshot()
+    }
+
+    /// Waits for the end of the snapshot that was begun last.
+    pub fn finish_snapshot(&mut self) -> Outcome {
+        let before = self.outcomes.len();
         for _ in 0..100_000 {
             self.poll();
             if let Some(outcome) = self.outcomes.get(before) {

@@ -218,6 +218,7 @@ def test_the_engine_is_configured_as_the_contract_says(node: Node) -> None:
         "data_dir": str(node.root / "anticache" / "data"),
         "listen": f"127.0.0.1:{node.ports['anticached_port']}",
         "secret_file": str(node.root / "anticache" / "secret"),
+        "max_connections": 1024,
         "partitions": 1,
         "cpus": [0],
         "memory_budget_bytes": 15000000,

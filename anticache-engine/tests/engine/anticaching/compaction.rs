@@ -9,9 +9,10 @@ use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk
 use anticache_engine::net::frame::{RequestHead, Status};
 use proptest::prelude::*;
 
-use crate::support::database::{Bytes, Database, decode};
+use crate::support::database::Database;
 use crate::support::effort::properties;
 use crate::support::notes::{A, DROP, EVENTS, NOTES, PUT, SET, SUM, TRAIL, database, database_on, request, text_of};
+use crate::support::replies::{Bytes, decode};
 
 const IDS: i64 = 1500;
 

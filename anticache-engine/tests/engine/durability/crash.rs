@@ -8,8 +8,9 @@ use anticache_engine::net::frame::Status;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::support::durable::{self, History, OWNERS, Op, Process, config, is_off};
+use crate::support::durable::{History, OWNERS, Op, Process, config, is_off};
 use crate::support::effort::{cases, seeds};
+use crate::support::replies::Answer;
 
 fn random_config(random: &mut Pcg64Mcg) -> Config {
     Config {
@@ -158,7 +159,7 @@ impl Case {
                 process.poll();
             }
             let answers = process.answers();
-            let failed = answers.iter().find(|answer| answer.status == Status::Failed).map(durable::Answer::text);
+            let failed = answers.iter().find(|answer| answer.status == Status::Failed).map(Answer::text);
             self.history.learn(answers);
             if is_off(&self.disk) {
                 return;

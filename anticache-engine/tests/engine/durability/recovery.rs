@@ -10,7 +10,8 @@ use anticache_engine::net::frame::Status;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::support::durable::{self, History, Model, OWNERS, Op, Process, SCHEMA, config};
+use crate::support::durable::{History, Model, OWNERS, Op, Process, SCHEMA, config};
+use crate::support::replies::Answer;
 
 const IDS: i64 = 1800;
 
@@ -48,7 +49,7 @@ impl Running {
         let ops = self.history.invent(count, || op(random));
         let answers = self.process.run(&ops);
         let failed = answers.iter().find(|answer| answer.status == Status::Failed);
-        assert!(failed.is_none(), "{}", failed.map(durable::Answer::text).unwrap_or_default());
+        assert!(failed.is_none(), "{}", failed.map(Answer::text).unwrap_or_default());
         self.history.learn(answers);
     }
 

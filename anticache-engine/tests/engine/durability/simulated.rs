@@ -9,7 +9,8 @@ use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_re
 use anticache_engine::procedure::{Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
 
-use crate::support::database::{self, ADD, Answer, Bytes, COLD, Database, INSERT, READ, SCHEMA, params, procedures};
+use crate::support::database::{self, ADD, COLD, Database, INSERT, READ, SCHEMA, params, procedures};
+use crate::support::replies::{Answer, Bytes, decode};
 
 const KEYS: i64 = 3000;
 
@@ -155,12 +156,12 @@ fn replies_that_wait_for_the_log_do_not_pile_up() {
     for _ in 0..20 {
         // 4 MiB each; nobody polls the disk.
         database.partition.execute_batch(0, 0, &wire, &heads, &mut sink);
-        replies += database::decode(&mut sink.0).len();
+        replies += decode(&mut sink.0).len();
     }
     assert!(replies > 0, "80 MiB of replies wait");
     assert!(database.partition.counters().log_stalls > 0);
     while replies < 321 {
         database.partition.poll(&mut sink);
-        replies += database::decode(&mut sink.0).len();
+        replies += decode(&mut sink.0).len();
     }
 }

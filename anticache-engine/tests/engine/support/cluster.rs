@@ -21,7 +21,8 @@ use anticache_engine::procedure::{Participants, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TupleRef, TxnContext};
 use proptest::prelude::*;
 
-use crate::support::database::{Answer, Bytes, COLD, SCHEMA, config, decode, row};
+use crate::support::database::{COLD, SCHEMA, config, row};
+use crate::support::replies::{Answer, Bytes, decode};
 
 /// What clients ask for. Keys live at partition `key % partitions`; requests go to the partition of their first key.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use anticache_engine::catalog::Catalog;
 use anticache_engine::config::{Config, Log};
 use anticache_engine::io::files::{Files, KernelFiles, create_directory};
-use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
-use anticache_engine::partition::{Partition, ReplySink};
+use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
+use anticache_engine::partition::Partition;
 use anticache_engine::procedure::{Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
+
+use super::replies::{Answer, Bytes, decode};
 
 /// Two tables; rows of 508 bytes, so that a block of 4096 holds seven.
 pub const SCHEMA: &str = "
@@ -19,29 +21,6 @@ pub const SCHEMA: &str = "
 pub const ROW_BYTES: usize = 508;
 pub const COLD: u16 = 0;
 pub const OTHER: u16 = 1;
-
-/// One reply, decoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    pub token: u64,
-    pub status: Status,
-    pub payload: Vec<u8>,
-}
-
-impl Answer {
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.payload).into_owned()
-    }
-}
-
-#[derive(Default)]
-pub struct Bytes(pub Vec<u8>);
-
-impl ReplySink for Bytes {
-    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
-        &mut self.0
-    }
-}
 
 pub fn config(directory: &Path, budget_bytes: u64) -> Config {
     Config {
@@ -142,22 +121,6 @@ impl Database {
         let meter = self.partition.meter();
         assert!(!meter.is_over(), "{} of {} bytes in use", meter.used_bytes(), meter.budget_bytes());
     }
-}
-
-pub fn decode(wire: &mut Vec<u8>) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    let mut at = 0;
-    while at < wire.len() {
-        let length = u32::from_le_bytes(wire[at..at + 4].try_into().unwrap()) as usize;
-        answers.push(Answer {
-            token: u64::from_le_bytes(wire[at + 4..at + 12].try_into().unwrap()),
-            status: Status::from_wire(wire[at + 12]).unwrap(),
-            payload: wire[at + 13..at + 4 + length].to_vec(),
-        });
-        at += 4 + length;
-    }
-    wire.clear();
-    answers
 }
 
 pub fn row(id: i64, value: i64) -> Vec<u8> {

@@ -13,10 +13,12 @@ use anticache_engine::durability::snapshot::keeper::{Keeper, Outcome};
 use anticache_engine::error::{BlockError, StartError};
 use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
-use anticache_engine::partition::{Partition, ReplySink};
+use anticache_engine::partition::Partition;
 use anticache_engine::procedure::{Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TupleRef, TxnContext};
 use rand::Rng;
+
+use super::replies::{Answer, Bytes, decode};
 
 pub const SCHEMA: &str = "
     CREATE TABLE item (id BIGINT NOT NULL, owner INT NOT NULL, name VARCHAR(30) NOT NULL, note VARCHAR(1500), token BIGINT NOT NULL,
@@ -337,34 +339,11 @@ pub fn config() -> Config {
     }
 }
 
-/// One reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    pub token: u64,
-    pub status: Status,
-    pub payload: Vec<u8>,
-}
-
-impl Answer {
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.payload).into_owned()
-    }
-}
-
-#[derive(Default)]
-struct Sink(Vec<u8>);
-
-impl ReplySink for Sink {
-    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
-        &mut self.0
-    }
-}
-
 /// The database, as long as its process lives.
 pub struct Process {
     pub keeper: Keeper,
     pub partition: Partition,
-    sink: Sink,
+    sink: Bytes,
     /// What became of the snapshots.
     pub outcomes: Vec<Outcome>,
 }
@@ -386,7 +365,7 @@ impl Process {
         let site = Site { files: &files, config, catalog: &catalog, schema, procedures: &procedures };
         let Opened { keeper, mut partitions, .. } = site.open()?;
         let partition = partitions.remove(0);
-        Ok(Self { keeper, partition, sink: Sink::default(), outcomes: Vec::new() })
+        Ok(Self { keeper, partition, sink: Bytes::default(), outcomes: Vec::new() })
     }
 
     /// Begins a snapshot unless one is under way, or the disk refuses.
@@ -438,18 +417,7 @@ impl Process {
 
     /// The replies so far.
     pub fn answers(&mut self) -> Vec<Answer> {
-        let wire = std::mem::take(&mut self.sink.0);
-        let (mut answers, mut at) = (Vec::new(), 0);
-        while at < wire.len() {
-            let length = u32::from_le_bytes(wire[at..at + 4].try_into().unwrap()) as usize;
-            answers.push(Answer {
-                token: u64::from_le_bytes(wire[at + 4..at + 12].try_into().unwrap()),
-                status: Status::from_wire(wire[at + 12]).unwrap(),
-                payload: wire[at + 13..at + 4 + length].to_vec(),
-            });
-            at += 4 + length;
-        }
-        answers
+        decode(&mut self.sink.0)
     }
 
     /// Runs operations to their end.

@@ -6,4 +6,5 @@ pub mod durable;
 pub mod effort;
 pub mod lists;
 pub mod notes;
+pub mod replies;
 pub mod served;

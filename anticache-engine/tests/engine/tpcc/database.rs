@@ -13,8 +13,8 @@ use anticache_engine::durability::snapshot::keeper::{Keeper, Outcome};
 use anticache_engine::error::{BlockError, StartError};
 use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
+use anticache_engine::partition::Partition;
 use anticache_engine::partition::multi::{Coordinator, run_queued};
-use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::tpcc::consistency::{Checker, Report};
 use anticache_engine::procedure::tpcc::generate::{Input, Population, Scale, TpccTable};
 use anticache_engine::procedure::tpcc::{self, partition_of};
@@ -22,20 +22,13 @@ use anticache_engine::procedure::{Participants, Procedure, ProcedureSet};
 use anticache_engine::stats::Counters;
 use anticache_engine::txn::{Abort, TxnContext};
 
+use crate::support::replies::{Answer, Bytes, decode};
+
 use super::reference::{Row, Val};
 
 pub const SEED: u64 = 20130826;
 pub const SCHEMA: &str = include_str!("../../../../workloads/schemas/tpcc.sql");
 const TOKEN_BYTES: usize = 8;
-
-#[derive(Default)]
-struct Bytes(Vec<u8>);
-
-impl ReplySink for Bytes {
-    fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
-        &mut self.0
-    }
-}
 
 pub fn catalog() -> Catalog {
     Catalog::from_sql(SCHEMA).unwrap()
@@ -106,18 +99,6 @@ impl Variant {
             seed: 7,
             ..Config::new(data_dir.join("schema.sql"), data_dir.to_owned(), budget_bytes)
         }
-    }
-}
-
-pub struct Answer {
-    pub token: u64,
-    pub status: Status,
-    pub payload: Vec<u8>,
-}
-
-impl Answer {
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.payload).into_owned()
     }
 }
 
@@ -283,7 +264,7 @@ impl Database {
 
     /// The replies since the last call.
     pub fn answers(&mut self) -> Vec<Answer> {
-        decode(&mut self.sink.0, &mut self.answers);
+        self.answers.append(&mut decode(&mut self.sink.0));
         std::mem::take(&mut self.answers)
     }
 
@@ -292,7 +273,7 @@ impl Database {
         while self.answers.len() < count {
             assert!(Instant::now() < deadline, "{} of {count} replies", self.answers.len());
             self.poll_all();
-            decode(&mut self.sink.0, &mut self.answers);
+            self.answers.append(&mut decode(&mut self.sink.0));
         }
         self.answers()
     }
@@ -370,18 +351,4 @@ impl Database {
     pub fn counted(&self, count: impl Fn(&Counters) -> u64) -> u64 {
         self.partitions.iter().map(|partition| count(partition.counters())).sum()
     }
-}
-
-fn decode(wire: &mut Vec<u8>, answers: &mut Vec<Answer>) {
-    let mut at = 0;
-    while at < wire.len() {
-        let length = u32::from_le_bytes(wire[at..at + 4].try_into().unwrap()) as usize;
-        answers.push(Answer {
-            token: u64::from_le_bytes(wire[at + 4..at + 12].try_into().unwrap()),
-            status: Status::from_wire(wire[at + 12]).unwrap(),
-            payload: wire[at + 13..at + 4 + length].to_vec(),
-        });
-        at += 4 + length;
-    }
-    wire.clear();
 }

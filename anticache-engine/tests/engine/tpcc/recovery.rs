@@ -14,7 +14,9 @@ use anticache_engine::procedure::tpcc::generate::{Input, Mix, Scale, Terminal};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::database::{Answer, Database, Entry, Journal, SEED, Variant, catalog, population};
+use crate::support::replies::Answer;
+
+use super::database::{Database, Entry, Journal, SEED, Variant, catalog, population};
 use super::reference::{Reference, Row};
 use crate::support::effort::{cases, seeds};
 

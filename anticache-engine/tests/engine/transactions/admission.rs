@@ -15,8 +15,9 @@ use anticache_engine::txn::{Abort, TxnContext};
 use proptest::prelude::*;
 
 use crate::support::cluster::{Cluster, Model, Op, agree};
-use crate::support::database::{self, Answer, Bytes, COLD, SCHEMA, row};
+use crate::support::database::{self, COLD, SCHEMA, row};
 use crate::support::effort::properties;
+use crate::support::replies::{Answer, Bytes, decode};
 
 const KEYS_PER_PARTITION: i64 = 3000;
 
@@ -223,7 +224,7 @@ impl Pair {
                 }
             }
         }
-        assert!(database::decode(&mut sink.0).iter().all(|answer| answer.status == Status::Committed));
+        assert!(decode(&mut sink.0).iter().all(|answer| answer.status == Status::Committed));
         Self { home, other, site, executions, sink, answers: vec![], _directory: directory }
     }
 
@@ -238,7 +239,7 @@ impl Pair {
 
     fn poll_home(&mut self) {
         self.home.poll(&mut self.sink);
-        self.answers.append(&mut database::decode(&mut self.sink.0));
+        self.answers.append(&mut decode(&mut self.sink.0));
     }
 
     fn resident(&self) -> Vec<i64> {

@@ -6,10 +6,9 @@ use anticache_engine::config::{AntiCaching, Compaction, Log, Merge};
 use anticache_engine::net::frame::Status;
 use proptest::prelude::*;
 
-use crate::support::database::{
-    ADD, Answer, COLD, DELETE, Database, INSERT, OTHER, READ, SHUFFLE, SUM, TRANSFER, params,
-};
+use crate::support::database::{ADD, COLD, DELETE, Database, INSERT, OTHER, READ, SHUFFLE, SUM, TRANSFER, params};
 use crate::support::effort::properties;
+use crate::support::replies::Answer;
 
 /// Keys 0..KEYS are loaded at the start: about four times what the budget of 1 MiB holds.
 const KEYS: i64 = 3000;

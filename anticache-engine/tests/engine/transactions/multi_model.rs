@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use crate::support::cluster::{Cluster, Model, Op, agree, op};
 use crate::support::database;
 use crate::support::effort::properties;
+use crate::support::replies;
 
 /// About three times what a partition's budget of 1 MiB holds, for each.
 const KEYS_PER_PARTITION: i64 = 3000;
@@ -137,10 +138,10 @@ fn a_transaction_that_cannot_fit_is_given_up() {
 fn a_request_goes_to_a_participant() {
     let mut cluster = Cluster::create(3, |_| {});
     let (procedure, params) = Op::Sum(vec![1, 2]).request(0);
-    let mut sink = database::Bytes::default();
+    let mut sink = replies::Bytes::default();
     let head = anticache_engine::net::frame::RequestHead { token: 9, procedure, start: 0, end: params.len() };
     cluster.partitions[0].execute_batch(0, 0, &params, &[head], &mut sink);
-    let answer = database::decode(&mut sink.0).remove(0);
+    let answer = replies::decode(&mut sink.0).remove(0);
     assert_eq!(answer.text(), "sum was sent to partition 0 and takes place at [1, 2]: send it to one of these");
     cluster.send(Op::Sum(vec![1, 2]));
     cluster.settle();

@@ -14,8 +14,9 @@ use anticache_engine::txn::{Abort, Matches, TupleRef, TxnContext};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::support::database::{self, Bytes, Database};
+use crate::support::database::Database;
 use crate::support::effort::properties;
+use crate::support::replies::{Bytes, decode};
 
 const SCHEMA: &str = "
     CREATE TABLE thing (
@@ -628,11 +629,11 @@ fn a_missing_old_key_waits_for_the_update_that_took_it_away() {
         write_request(&mut wire, 1, 0, &serde_json::to_vec(&look).unwrap());
         parse_requests(&wire, usize::MAX, &mut heads).unwrap();
         database.partition.execute_batch(0, 0, &wire, &heads, &mut sink);
-        assert_eq!(database::decode(&mut sink.0), [], "{look:?} was answered before {update:?} is durable");
+        assert_eq!(decode(&mut sink.0), [], "{look:?} was answered before {update:?} is durable");
         while !database.partition.is_idle() {
             database.partition.poll(&mut sink);
         }
-        assert_eq!(database::decode(&mut sink.0).len(), 2);
+        assert_eq!(decode(&mut sink.0).len(), 2);
         execute(&mut database, &mut model, &Op::Delete(id));
         database.settle();
     }

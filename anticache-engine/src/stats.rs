@@ -103,6 +103,8 @@ pub struct Counters {
     pub recovered_tuples: u64,
     /// Transactions of the command log that recovery replayed.
     pub recovered_log_records: u64,
+    /// How often recovery let something use more than the memory budget for a while, at most an eighth more, because it found no room.
+    pub recovered_beyond_budget: u64,
     /// Bytes of the command log that recovery read.
     pub recovered_log_bytes: u64,
 }

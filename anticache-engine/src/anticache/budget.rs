@@ -176,6 +176,11 @@ impl Partition {
                 return true;
             }
         }
-        false
+        // At last the free slab of each size class that it kept: it asks again for what it still needs of these.
+        let released = wanting.is_some_and(|wanting| {
+            self.tables[wanting].wants_value_memory() && self.tables[wanting].release_slab(0, &mut self.meter)
+        });
+        self.counters.released_chunks += u64::from(released);
+        released
     }
 }

@@ -19,7 +19,7 @@ use crate::error::BlockError;
 use crate::events::{Amounts, EventKind};
 use crate::io::AlignedBuf;
 use crate::io::ring::Completion;
-use crate::partition::{IoTag, Partition, WaitingId};
+use crate::partition::{Age, IoTag, Partition, WaitingId};
 use crate::stats::{Counters, PauseKind};
 use crate::storage::meter::MemoryMeter;
 use crate::storage::table::{Refused, Table};
@@ -166,9 +166,15 @@ impl Partition {
         let is_from_buffer = read.is_none();
         // Merges in a row that brought nothing back: one may be short of memory for each text of its first row.
         let mut in_vain = 0;
+        // Where there is no room for all of a block, what is wanted of it must do.
+        let mut may_be_whole = true;
         loop {
-            match self.make_room_for(block_id) {
+            match self.make_room_for(block_id, may_be_whole) {
                 Room::Made => {}
+                Room::AfterOthers | Room::Nothing if may_be_whole => {
+                    may_be_whole = false;
+                    continue;
+                }
                 Room::Wait => return false,
                 Room::AfterOthers => {
                     self.postpone_fetch(block_id);
@@ -186,7 +192,7 @@ impl Partition {
                 return true;
             };
             let state = *anticache.blocks.get(block_id);
-            let whole = anticache.merges_whole(&state);
+            let whole = may_be_whole && anticache.merges_whole(&state);
             let bytes = match (read, state.place) {
                 (Some(buffer), _) => buffer,
                 (None, Place::Writing { operation, index }) => &self.ring.buffers(operation)[index],
@@ -204,7 +210,8 @@ impl Partition {
         }
     }
 
-    fn make_room_for(&mut self, block_id: u32) -> Room {
+    /// Room for the tuples of a block that are wanted; for all of them if they `may_be` merged, but then nobody else gives up anything for it.
+    fn make_room_for(&mut self, block_id: u32, may_be_whole: bool) -> Room {
         let Some(anticache) = &self.anticache else {
             return Room::Made;
         };
@@ -212,15 +219,17 @@ impl Partition {
             return Room::Made;
         };
         let state = anticache.blocks.get(block_id);
-        let whole = anticache.merges_whole(state);
+        let whole = may_be_whole && anticache.merges_whole(state);
         let count = if whole { u64::from(state.live()) } else { fetch.entries().len() as u64 };
-        let (table, age) = (usize::from(fetch.table), self.oldest(&fetch.waiters));
+        let (table, age) = (usize::from(fetch.table), if whole { Age::NEW } else { self.oldest(&fetch.waiters) });
         // Two groups later all is durable that was not: what is not now was written again, and may be again and again.
         let groups = self.log.as_ref().map_or(0, |log| log.groups_written);
         let patient = fetch.waits_since.is_none_or(|since| groups < since + 2);
         let room = match self.make_room(table, count, age, patient) {
             // What tables have kept for transactions may be what this block needs.
-            Room::Nothing | Room::AfterOthers if self.forget_wants() => self.make_room(table, count, age, patient),
+            Room::Nothing | Room::AfterOthers if !whole && self.forget_wants() => {
+                self.make_room(table, count, age, patient)
+            }
             room => room,
         };
         let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.get_mut(&block_id));

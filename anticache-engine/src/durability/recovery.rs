@@ -95,6 +95,7 @@ impl Site<'_> {
             if self.config.log == Log::Sync {
                 self.resume_log(partition, &log)?;
             }
+            let beyond_budget = partition.counters.recovered_beyond_budget;
             partition.forget_counters();
             let snapshot_bytes = keeper.part(partition.id()).bytes;
             let counters = &mut partition.counters;
@@ -103,6 +104,7 @@ impl Site<'_> {
             counters.recovered_tuples = tuples;
             counters.recovered_log_records = log.records;
             counters.recovered_log_bytes = log.bytes;
+            counters.recovered_beyond_budget = beyond_budget;
         }
         Ok(recovered.partitions)
     }

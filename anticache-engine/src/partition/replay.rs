@@ -9,6 +9,12 @@ const ORIGIN: Origin = Origin { connection: u32::MAX, epoch: 0, token: 0 };
 /// How often a transaction that the engine could not serve is tried.
 pub(super) const MAX_ATTEMPTS: u32 = 20;
 
+/// After so many attempts it may use memory beyond the budget.
+pub(super) const ATTEMPTS_WITHIN_BUDGET: u32 = 10;
+
+/// The part of the budget that recovery may use beyond it, where something does not fit.
+const LENT_SHARE: u64 = 8;
+
 /// Keeps the one reply.
 #[derive(Debug, Default)]
 pub(crate) struct Replies(Vec<u8>);
@@ -29,9 +35,17 @@ impl Partition {
         let mut attempts = 1;
         loop {
             match self.try_replay(procedure, params) {
-                (Some(Status::Committed), _) => return Ok(()),
+                (Some(Status::Committed), _) => {
+                    self.repay_memory();
+                    return Ok(());
+                }
                 // It committed before, so memory sufficed: but not always the memory that other tables hold at this moment.
-                (Some(Status::Failed), _) if attempts < MAX_ATTEMPTS => self.settle(),
+                (Some(Status::Failed), _) if attempts < MAX_ATTEMPTS => {
+                    if attempts == ATTEMPTS_WITHIN_BUDGET {
+                        self.borrow_memory();
+                    }
+                    self.settle();
+                }
                 (_, reason) => return Err(reason),
             }
             attempts += 1;
@@ -50,6 +64,25 @@ impl Partition {
         let status = replies.0.get(REPLY_HEADER_BYTES - 1).copied().and_then(Status::from_wire);
         let reason = replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default();
         (status, String::from_utf8_lossy(reason).into_owned())
+    }
+
+    /// Lets the partition use more memory than its budget, for recovery alone: tuples, values and index nodes lie elsewhere than before, so what fitted
+    /// then may be short of a chunk or a slab now. False when it does already, or has no way to give anything back.
+    pub(crate) fn borrow_memory(&mut self) -> bool {
+        if self.anticache.is_none() || self.meter.lent_bytes() > 0 {
+            return false;
+        }
+        self.meter.lend(self.meter.budget_bytes() / LENT_SHARE);
+        self.counters.recovered_beyond_budget += 1;
+        true
+    }
+
+    /// Evicts what is beyond the budget again.
+    pub(crate) fn repay_memory(&mut self) {
+        if self.meter.lent_bytes() > 0 {
+            self.meter.lend(0);
+            self.settle();
+        }
     }
 
     /// Lets everything under way at the disk end, and the eviction policy do its work.

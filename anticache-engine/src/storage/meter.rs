@@ -5,6 +5,8 @@
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryMeter {
     budget_bytes: u64,
+    /// What may be used beyond the budget for a while.
+    lent_bytes: u64,
     used_bytes: u64,
     peak_bytes: u64,
 }
@@ -12,7 +14,7 @@ pub struct MemoryMeter {
 impl MemoryMeter {
     /// A meter with `reserved_bytes` already used.
     pub fn new(budget_bytes: u64, reserved_bytes: u64) -> Self {
-        Self { budget_bytes, used_bytes: reserved_bytes, peak_bytes: reserved_bytes }
+        Self { budget_bytes, lent_bytes: 0, used_bytes: reserved_bytes, peak_bytes: reserved_bytes }
     }
 
     /// Bytes that may be used.
@@ -33,13 +35,23 @@ impl MemoryMeter {
     /// Whether `bytes` more fit.
     #[inline]
     pub fn fits(&self, bytes: usize) -> bool {
-        self.used_bytes + bytes as u64 <= self.budget_bytes
+        self.used_bytes + bytes as u64 <= self.budget_bytes + self.lent_bytes
     }
 
     /// Whether more is used than allowed (indexes and the Evicted Table grow with every tuple, evicted or not).
     #[inline]
     pub fn is_over(&self) -> bool {
-        self.used_bytes > self.budget_bytes
+        self.used_bytes > self.budget_bytes + self.lent_bytes
+    }
+
+    /// Lets so many bytes be used beyond the budget, in place of those lent before.
+    pub fn lend(&mut self, bytes: u64) {
+        self.lent_bytes = bytes;
+    }
+
+    /// Bytes that may be used beyond the budget.
+    pub fn lent_bytes(&self) -> u64 {
+        self.lent_bytes
     }
 
     /// Counts bytes that are in use, whether or not they fit.

@@ -90,7 +90,10 @@ impl Loader {
             return Err(reader.damaged(damage));
         }
         match self.end() {
-            Ok(partition) => Ok(partition),
+            Ok(mut partition) => {
+                partition.repay_memory();
+                Ok(partition)
+            }
             Err(damage) => Err(reader.damaged(damage)),
         }
     }
@@ -147,6 +150,9 @@ impl Loader {
                 }
             };
             if let Err(problem) = problem {
+                if self.partition.borrow_memory() {
+                    continue;
+                }
                 let problem = format!("the snapshot's tuples of table {name} do not fit: {problem}");
                 let damage = Damage { expected: "room".to_owned(), found: problem.clone() };
                 *error = Some(RecoveryError::Load { partition: self.partition.id(), problem });

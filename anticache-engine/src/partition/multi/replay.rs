@@ -12,7 +12,7 @@ use super::coordinator::Coordinator;
 use super::execute::{Attempt, attempt, undo_all};
 use super::meeting::{Chair, Meeting};
 use super::{Outbox, lock};
-use crate::partition::replay::MAX_ATTEMPTS;
+use crate::partition::replay::{ATTEMPTS_WITHIN_BUDGET, MAX_ATTEMPTS};
 use crate::partition::waiting::Waiter;
 use crate::partition::{Age, MAX_RESTARTS, Partition, Waiting};
 
@@ -35,6 +35,7 @@ pub fn replay_multi(partitions: &mut [&mut Partition], procedure: &str, params: 
                 for partition in partitions.iter_mut() {
                     partition.forget_changes();
                     partition.forget_wants();
+                    partition.repay_memory();
                 }
                 return Ok(());
             }
@@ -44,7 +45,13 @@ pub fn replay_multi(partitions: &mut [&mut Partition], procedure: &str, params: 
             }
             Attempt::Evicted => {
                 undo_all(partitions);
-                fetch(partitions).map_err(|problem| format!("{procedure}: {problem}"))?;
+                if let Err(problem) = fetch(partitions) {
+                    // It committed before, so memory sufficed; what else a fetch may lack does not come back by itself.
+                    let borrowed = partitions.iter_mut().map(|partition| partition.borrow_memory());
+                    if borrowed.filter(|&is_first| is_first).count() == 0 {
+                        return Err(format!("{procedure}: {problem}"));
+                    }
+                }
             }
             Attempt::NeedMemory { place, table } => {
                 undo_all(partitions);
@@ -57,6 +64,11 @@ pub fn replay_multi(partitions: &mut [&mut Partition], procedure: &str, params: 
                     // It committed before, so memory sufficed: but not always the memory that others hold at this moment.
                     partitions.iter_mut().for_each(|partition| partition.settle());
                     refused += 1;
+                    if refused == ATTEMPTS_WITHIN_BUDGET {
+                        partitions.iter_mut().for_each(|partition| {
+                            partition.borrow_memory();
+                        });
+                    }
                     if refused == MAX_ATTEMPTS {
                         return Err(format!("{procedure}: {refusal}"));
                     }

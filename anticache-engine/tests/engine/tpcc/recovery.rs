@@ -9,6 +9,7 @@ use std::path::Path;
 use anticache_engine::config::{AntiCaching, Compaction, Log, Merge};
 use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::net::frame::Status;
+use anticache_engine::partition::Partition;
 use anticache_engine::procedure::tpcc::consistency::Report;
 use anticache_engine::procedure::tpcc::generate::{Input, Mix, Scale, Terminal};
 use rand::{Rng, SeedableRng};
@@ -146,6 +147,9 @@ impl Case {
         let batch = self.random.random_range(1..12);
         for _ in 0..self.random.random_range(10..160) {
             for _ in 0..self.random.random_range(0..=batch) {
+                if Self::is_full(database) {
+                    break;
+                }
                 self.send(database);
             }
             database.run_queued();
@@ -170,6 +174,14 @@ impl Case {
             self.disk.power_cut()
         }
         self.disk.restart();
+    }
+
+    /// Whether so many rows were added that evicting them makes too little room: their index and Evicted Table entries stay in memory.
+    fn is_full(database: &Database) -> bool {
+        database.partitions.iter().map(Partition::gauges).any(|gauges| {
+            let entries_bytes = gauges.memory_index_bytes + gauges.memory_evicted_table_bytes;
+            entries_bytes > gauges.memory_budget_bytes * 2 / 5
+        })
     }
 
     fn send(&mut self, database: &mut Database) {

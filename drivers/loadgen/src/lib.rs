@@ -15,6 +15,7 @@ pub mod spec;
 pub mod streams;
 pub mod system;
 pub mod systems;
+pub mod tpcc;
 pub mod trial;
 pub mod workload;
 pub mod ycsb;

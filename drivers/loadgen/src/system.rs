@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use anticache_engine::catalog::{Catalog, TableId};
 use serde_json::{Map, Value};
 
 use crate::interrupt::Interrupt;
@@ -109,6 +110,9 @@ pub trait System: Send + Sync {
 
     /// Opens the connection of one group of terminals.
     fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError>;
+
+    /// Passes every row of a table, serialized as the engine has it (`anticache_engine::catalog::row`), to `on_row`, in any order.
+    fn scan(&self, catalog: &Catalog, table: TableId, on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError>;
 
     /// Counters of all servers, to be read before and after a measurement.
     fn counters(&self) -> Result<ByServer, SystemError>;

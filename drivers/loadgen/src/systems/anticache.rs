@@ -16,6 +16,7 @@ use crate::spec::Spec;
 use crate::system::{BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, evenly};
 use crate::workload::{Transaction, Workload};
 use crate::ycsb::{KeyOrder, RecordLayout, Ycsb, YcsbTransaction};
+use anticache_engine::catalog::{Catalog, TableId};
 
 /// Name of the server in errors, counters and settings.
 const SERVER: &str = "anticached";
@@ -123,7 +124,9 @@ impl System for AnticacheSystem {
     }
 
     fn load(&self, work: BulkWork<'_>) -> Result<u64, SystemError> {
-        let Workload::Ycsb(ycsb) = &self.workload;
+        let Workload::Ycsb(ycsb) = &self.workload else {
+            return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+        };
         let records = ycsb.spec.records;
         let tuples_before = tuples(&self.stats()?);
         if tuples_before != 0 {
@@ -147,7 +150,9 @@ impl System for AnticacheSystem {
     /// the hottest where the keys are clustered. Where they are scattered the hottest are read, coldest of
     /// them first, as many as are in memory at a time: the others are evicted for them.
     fn prewarm(&self, work: BulkWork<'_>) -> Result<String, SystemError> {
-        let Workload::Ycsb(ycsb) = &self.workload;
+        let Workload::Ycsb(ycsb) = &self.workload else {
+            return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+        };
         let stats = self.stats()?;
         if ycsb.spec.key_order == KeyOrder::Clustered {
             return Ok(format!("{SERVER}: loading left the newest, hottest records in memory"));
@@ -169,7 +174,9 @@ impl System for AnticacheSystem {
 
     fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         let client = self.client()?;
-        let Workload::Ycsb(ycsb) = &self.workload;
+        let Workload::Ycsb(ycsb) = &self.workload else {
+            return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+        };
         let procedure = |name| client.procedure(name).map_err(|error| system_error(self.address, &error));
         Ok(Box::new(PipelinedConnection {
             address: self.address,
@@ -181,6 +188,10 @@ impl System for AnticacheSystem {
             pending: vec![Pending { key: 0, verify: false }; terminals.len()],
             parameters: Vec::new(),
         }))
+    }
+
+    fn scan(&self, _catalog: &Catalog, _table: TableId, _on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError> {
+        Err(SystemError::Data("this system does not scan yet".to_owned()))
     }
 
     fn counters(&self) -> Result<ByServer, SystemError> {
@@ -252,7 +263,9 @@ struct PipelinedConnection {
 
 impl Connection for PipelinedConnection {
     fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError> {
-        let Transaction::Ycsb(transaction) = *transaction;
+        let Transaction::Ycsb(transaction) = *transaction else {
+            return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+        };
         self.parameters.clear();
         let (key, verify, procedure) = match transaction {
             YcsbTransaction::Read { key, verify } => (key, verify, self.read),

@@ -100,6 +100,10 @@ impl System for SickSystem {
         Ok(Box::new(SickConnection { illness, started, submitted: Vec::new() }))
     }
 
+    fn scan(&self, _catalog: &Catalog, _table: TableId, _on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError> {
+        Ok(())
+    }
+
     fn counters(&self) -> Result<ByServer, SystemError> {
         Ok(ByServer::new())
     }

@@ -1,5 +1,7 @@
 //! Whole trials of a system that answers late, not at all, or with an error.
 
+use anticache_engine::catalog::{Catalog, TableId};
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -105,8 +105,9 @@ fn the_same_seed_loads_the_same_rows_whatever_the_threads_and_partitions() {
 fn evictions_are_recorded_beside_the_trial() {
     // Room for what is static and for some of the orders: those that are entered push older ones out. Pauses bound how many there are, on any machine:
     // what is evicted still takes memory for its keys.
-    let mut served = served(&json!({"memory_budget_bytes": 5 << 19, "eviction_block_bytes": 4096}));
+    let mut served = served(&json!({"memory_budget_bytes": 5 << 20, "eviction_block_bytes": 4096}));
     served.bench.set("/terminals", json!(16));
+    served.bench.set("/tpcc/orders_per_district", json!(250));
     served.bench.set("/tpcc/wait_factor", json!(0.001));
     served.bench.set("/warmup_s", json!(0.5));
     served.bench.set("/measure_s", json!(2));

@@ -55,7 +55,9 @@ fn rows(spec: &Spec) -> anyhow::Result<BTreeMap<i64, String>> {
 
 fn write_all(spec: &Spec, duration: Duration) -> anyhow::Result<BTreeMap<u32, [u64; 2]>> {
     let system = system::open(spec, &Workload::new(spec))?;
-    let BenchmarkSpec::Ycsb(ycsb) = &spec.benchmark;
+    let BenchmarkSpec::Ycsb(ycsb) = &spec.benchmark else {
+        anyhow::bail!("witness writes YCSB's records");
+    };
     let (field_bytes, end) = (ycsb.field_bytes as usize, Instant::now() + duration);
     println!("witness: {} terminals", spec.terminals);
     Ok(std::thread::scope(|scope| {

@@ -6,15 +6,18 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod check;
 pub mod cpus;
 pub mod data_check;
 pub mod interrupt;
 pub mod parallel;
 pub mod progress;
+pub mod row_hash;
 pub mod spec;
 pub mod streams;
 pub mod system;
 pub mod systems;
+pub mod tpcc;
 pub mod trial;
 pub mod workload;
 pub mod ycsb;

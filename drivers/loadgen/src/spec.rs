@@ -5,10 +5,13 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use anticache_engine::catalog::Catalog;
 use serde::{Deserialize, Deserializer};
 
 use crate::cpus::CpuList;
+use crate::tpcc::TpccSpec;
 use crate::ycsb::{KeyOrder, YcsbSpec};
 
 /// Version of the specification format that this binary understands.
@@ -119,6 +122,7 @@ struct SpecFile {
     endpoint: Endpoint,
     benchmark: String,
     ycsb: Option<YcsbSpec>,
+    tpcc: Option<TpccSpec>,
     terminals: u32,
     warmup_s: f64,
     measure_s: f64,
@@ -140,6 +144,8 @@ fn default_loading_threads() -> u32 {
 #[derive(Debug, Clone)]
 pub enum BenchmarkSpec {
     Ycsb(YcsbSpec),
+    /// With the tables of the schema file.
+    Tpcc(TpccSpec, Arc<Catalog>),
 }
 
 /// One checked loadgen call.
@@ -198,6 +204,42 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, SpecError
 }
 
 impl SpecFile {
+    fn benchmark(&self) -> Result<BenchmarkSpec, Problem> {
+        let named = [("ycsb", self.ycsb.is_some()), ("tpcc", self.tpcc.is_some())];
+        if named.iter().all(|(name, _)| *name != self.benchmark) {
+            return Err(Problem::new("benchmark", &self.benchmark, "unknown benchmark", "ycsb, tpcc"));
+        }
+        if let Some((other, _)) = named.iter().find(|(name, is_there)| *is_there && *name != self.benchmark) {
+            return Err(Problem::new(other, "present", format!("benchmark is {}", self.benchmark), "absent"));
+        }
+        let absent = |key: &str| Problem::new(key, "absent", format!("needed when benchmark is {key}"), "an object");
+        match self.benchmark.as_str() {
+            "ycsb" => {
+                let ycsb = self.ycsb.as_ref().ok_or_else(|| absent("ycsb"))?;
+                check_ycsb(ycsb)?;
+                Ok(BenchmarkSpec::Ycsb(ycsb.clone()))
+            }
+            _ => {
+                let tpcc = self.tpcc.as_ref().ok_or_else(|| absent("tpcc"))?;
+                check_tpcc(tpcc)?;
+                Ok(BenchmarkSpec::Tpcc(tpcc.clone(), Arc::new(self.catalog()?)))
+            }
+        }
+    }
+
+    /// The tables of the schema file.
+    fn catalog(&self) -> Result<Catalog, Problem> {
+        let allowed = "a readable file with the tables' SQL DDL";
+        let Some(schema) = &self.schema else {
+            return Err(Problem::new("schema", "absent", "needed when benchmark is tpcc", allowed));
+        };
+        let refused = |problem: String| Problem::new("schema", schema.display(), problem, allowed);
+        let ddl = std::fs::read_to_string(schema).map_err(|error| refused(error.to_string()))?;
+        let catalog = Catalog::from_sql(&ddl).map_err(|error| refused(error.to_string()))?;
+        crate::tpcc::check_catalog(&catalog).map_err(|error| refused(error.to_string()))?;
+        Ok(catalog)
+    }
+
     fn check(self) -> Result<Spec, Problem> {
         in_range("format", self.format, SPEC_FORMAT, SPEC_FORMAT)?;
         let Some(adapter) = Adapter::of_system(&self.system) else {
@@ -205,13 +247,7 @@ impl SpecFile {
             return Err(Problem::new("system", &self.system, "unknown system", allowed));
         };
         check_endpoint(&self.endpoint, adapter, &self.system)?;
-        if self.benchmark != "ycsb" {
-            return Err(Problem::new("benchmark", &self.benchmark, "unknown benchmark", "ycsb"));
-        }
-        let Some(ycsb) = self.ycsb else {
-            return Err(Problem::new("ycsb", "absent", "needed when benchmark is ycsb", "an object"));
-        };
-        check_ycsb(&ycsb)?;
+        let benchmark = self.benchmark()?;
         in_range("terminals", self.terminals, 1, 4096)?;
         in_range("loading_threads", self.loading_threads, 1, 256)?;
         in_range("warmup_s", self.warmup_s, 0.0, 86_400.0)?;
@@ -225,7 +261,7 @@ impl SpecFile {
             system: self.system,
             adapter,
             endpoint: self.endpoint,
-            benchmark: BenchmarkSpec::Ycsb(ycsb),
+            benchmark,
             terminals: self.terminals,
             warmup_s: self.warmup_s,
             measure_s: self.measure_s,
@@ -300,6 +336,15 @@ fn check_ycsb(ycsb: &YcsbSpec) -> Result<(), Problem> {
         return Err(Problem::new("ycsb.records", ycsb.records, "too many", allowed));
     }
     Ok(())
+}
+
+fn check_tpcc(tpcc: &TpccSpec) -> Result<(), Problem> {
+    in_range("tpcc.warehouses", tpcc.warehouses, 1, i16::MAX as u32)?;
+    in_range("tpcc.items", tpcc.items, 1, 100_000)?;
+    in_range("tpcc.customers_per_district", tpcc.customers_per_district, 1, 3000)?;
+    // Every customer has an order, or Order-Status would find none (clause 4.3.3.1 gives each exactly one).
+    in_range("tpcc.orders_per_district", tpcc.orders_per_district, tpcc.customers_per_district, 10_000_000)?;
+    in_range("tpcc.wait_factor", tpcc.wait_factor, 0.0, 10.0)
 }
 
 fn in_range<T: PartialOrd + fmt::Display>(key: &str, value: T, low: T, high: T) -> Result<(), Problem> {

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use anticache_engine::catalog::{Catalog, TableId};
 use serde_json::{Map, Value};
 
 use crate::interrupt::Interrupt;
@@ -90,6 +91,31 @@ pub struct BulkWork<'a> {
     pub interrupt: &'a Interrupt,
 }
 
+/// Something that a system did besides transactions. Amounts that its kind does not have are 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemEvent {
+    /// When it ended, in microseconds since 1970 by the server's clock.
+    pub at_us: u64,
+    pub partition: u32,
+    /// As the system calls it, for example `eviction`.
+    pub kind: String,
+    pub tuples: u64,
+    pub blocks: u64,
+    pub bytes: u64,
+    /// How long transactions waited for it, in microseconds.
+    pub took_us: u64,
+}
+
+/// Reads what a system did, over a connection of its own.
+pub trait EventSource: Send {
+    /// Appends events since the last call, at most as many as the system tells at a time. Returns how many are lost for good, because too many came
+    /// since.
+    ///
+    /// # Errors
+    /// The connection broke.
+    fn poll(&mut self, events: &mut Vec<SystemEvent>) -> Result<u64, SystemError>;
+}
+
 /// A deployed system under test.
 pub trait System: Send + Sync {
     /// Creates the benchmark's tables from the DDL text, in place of older ones.
@@ -107,8 +133,27 @@ pub trait System: Send + Sync {
     /// with `cpus` CPUs.
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>>;
 
+    /// Whether what is loaded can be read again; a system that keeps nothing cannot be asked what it was loaded with.
+    fn keeps_data(&self) -> bool {
+        true
+    }
+
     /// Opens the connection of one group of terminals.
     fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError>;
+
+    /// Passes every row of a table, serialized as the engine has it (`anticache_engine::catalog::row`), to `on_row`, in any order.
+    fn scan(&self, catalog: &Catalog, table: TableId, on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError>;
+
+    /// Whether a replicated table ([`System::scan`] passes one replica) is the same everywhere; otherwise what differs. A system without replicas has
+    /// nothing to compare.
+    fn compare_replicas(&self, _catalog: &Catalog, _table: TableId) -> Result<Option<String>, SystemError> {
+        Ok(None)
+    }
+
+    /// What the system does besides transactions, from now on; `None`: it does not tell.
+    fn event_source(&self) -> Result<Option<Box<dyn EventSource>>, SystemError> {
+        Ok(None)
+    }
 
     /// Counters of all servers, to be read before and after a measurement.
     fn counters(&self) -> Result<ByServer, SystemError>;

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use crate::system::{BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, evenly};
 use crate::workload::Transaction;
+use anticache_engine::catalog::{Catalog, TableId};
 
 pub struct NullSystem;
 
@@ -22,12 +23,20 @@ impl System for NullSystem {
         Ok("the null system holds nothing".to_owned())
     }
 
+    fn keeps_data(&self) -> bool {
+        false
+    }
+
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>> {
         evenly(terminals, cpus)
     }
 
     fn connect(&self, _terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         Ok(Box::new(NullConnection::default()))
+    }
+
+    fn scan(&self, _catalog: &Catalog, _table: TableId, _on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError> {
+        Ok(())
     }
 
     fn counters(&self) -> Result<ByServer, SystemError> {

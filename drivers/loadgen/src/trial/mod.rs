@@ -1,5 +1,6 @@
 //! One trial: warm-up, measured interval, results.
 
+mod events;
 mod recorder;
 mod result;
 #[cfg(test)]
@@ -8,23 +9,25 @@ mod worker;
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use anticache_engine::procedure::tpcc::ITEM_NOT_FOUND;
 
 use crate::cpus::{CpuList, process_cpu_time};
 use crate::data_check;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::spec::{Adapter, Spec};
-use crate::system::{self, ByServer, Connection, System, SystemError};
+use crate::system::{self, ByServer, Connection, System, SystemError, one_terminal_each};
 use crate::workload::Workload;
 
+use events::EventRecorder;
 use recorder::{Counts, Recorder, Spans, Tally, Timeline, TimelineSecond, common_pauses};
-use result::{LatencySummary, RESULT_FORMAT, latency_log, timeline_csv};
+use result::{LatencySummary, RESULT_FORMAT, TpccResult, latency_log, timeline_csv};
 pub use result::{Status, TrialResult, to_json, write_file};
-use worker::{Outstanding, Shared, Worker};
+use worker::{Outstanding, Shared, Stop, Worker};
 
 /// Share of its CPUs from which on the client counts as the bottleneck (design §4.4).
 const CLIENT_CPU_LIMIT: f64 = 0.9;
@@ -73,6 +76,8 @@ pub struct Trial {
     tally: Tally,
     types: &'static [&'static str],
     timeline: Vec<TimelineSecond>,
+    /// `events.csv`, of systems that tell what they do.
+    events: Option<String>,
 }
 
 impl Trial {
@@ -82,6 +87,9 @@ impl Trial {
     /// What the file system reports, with the path.
     pub fn write(&self, directory: &Path) -> anyhow::Result<()> {
         write_file(&directory.join("timeline.csv"), timeline_csv(&self.timeline).as_bytes())?;
+        if let Some(events) = &self.events {
+            write_file(&directory.join("events.csv"), events.as_bytes())?;
+        }
         let log = latency_log(&self.tally, self.types, self.result.measured_s)?;
         write_file(&directory.join("latency.hdr"), &log)?;
         write_file(&directory.join("result.json"), &to_json(&self.result)?)
@@ -116,6 +124,7 @@ struct Attempt<'a> {
     patience: Patience,
     result: TrialResult,
     crew: Option<Crew>,
+    events: Option<EventRecorder>,
     measure_started: Option<MeasureStart>,
 }
 
@@ -173,9 +182,11 @@ impl<'a> Attempt<'a> {
             counters_after: ByServer::new(),
             server_settings: ByServer::new(),
             versions: Default::default(),
+            tpcc: None,
+            events: None,
         };
         result.versions.insert("loadgen".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-        Attempt { spec, workload, cpus, interrupt, patience, result, crew: None, measure_started: None }
+        Attempt { spec, workload, cpus, interrupt, patience, result, crew: None, events: None, measure_started: None }
     }
 
     /// From inspecting the system to the end of the measured interval.
@@ -215,7 +226,10 @@ impl<'a> Attempt<'a> {
 
     /// Connects all groups of terminals, then starts them together.
     fn start_workers(&mut self, system: &dyn System) -> Result<(), SystemError> {
-        let groups = system.terminal_groups(self.spec.terminals, self.cpus.count());
+        let groups = match self.workload.pauses() {
+            true => one_terminal_each(self.spec.terminals),
+            false => system.terminal_groups(self.spec.terminals, self.cpus.count()),
+        };
         let mut connected: Vec<(Range<u32>, Box<dyn Connection>)> = Vec::with_capacity(groups.len());
         for group in groups {
             if self.interrupt.requested() {
@@ -226,10 +240,13 @@ impl<'a> Attempt<'a> {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             spans: self.spans(),
-            stop: AtomicBool::new(false),
+            stop: Stop::default(),
             timeline: Mutex::new(Timeline::default()),
             outstanding: (0..self.spec.terminals).map(|_| Outstanding::default()).collect(),
         });
+        // Before the terminals start: only what they cause is recorded.
+        let source = system.event_source()?;
+        self.events = source.map(|source| EventRecorder::start(source, &shared)).transpose()?;
         let (report, ended) = channel();
         let recorders = connected
             .into_iter()
@@ -326,15 +343,27 @@ impl<'a> Attempt<'a> {
         let measured_s = self.result.measured_s;
         self.result.set_measured(&tally, types, measured_s);
         self.result.verify_failed += unmeasured_verify_failed;
+        if let Workload::Tpcc(_) = self.workload {
+            self.result.tpcc = Some(TpccResult::of(&tally, types, measured_s));
+        }
+        let events = self.events.take().map(|events| {
+            let (summary, csv) = events.finish(measured_s);
+            self.result.events = Some(summary);
+            csv
+        });
         let interrupted = matches!(end, End::Interrupted);
         self.judge(end, &irregularities);
-        Trial { result: self.result, interrupted, tally, types, timeline }
+        Trial { result: self.result, interrupted, tally, types, timeline, events }
     }
 
     fn judge(&mut self, end: End, irregularities: &Irregularities) {
         let result = &mut self.result;
         if irregularities.hanging_terminals > 0 && !matches!(end, End::Complete) {
             result.flags.push("terminals_hanging".to_owned());
+        }
+        // A remark: the figures of the trial do not come from the events.
+        if result.events.as_ref().is_some_and(|events| !events.is_whole()) {
+            result.flags.push("events_lost".to_owned());
         }
         match end {
             End::Interrupted => {
@@ -368,8 +397,9 @@ fn doubts(
     if result.verify_failed > 0 {
         doubts.push(("verify_failed", format!("{} reads returned damaged records", result.verify_failed)));
     }
-    if let Some(count) = result.aborted.get("no such key") {
-        doubts.push(("missing_records", format!("{count} transactions met a key that is not loaded")));
+    // The only reason of a benchmark's own is TPC-C's unused item.
+    for (reason, count) in result.aborted.iter().filter(|(reason, _)| *reason != ITEM_NOT_FOUND) {
+        doubts.push(("missing_records", format!("{count} transactions met what is not loaded: {reason}")));
     }
     if result.committed == 0 {
         doubts.push(("nothing_committed", "no transaction committed in the measured interval".to_owned()));
@@ -439,7 +469,7 @@ impl Crew {
     /// Tells the workers to stop and waits for what is outstanding, for a limited time, which is short unless
     /// the trial is `complete` and nobody interrupts. Returns the errors of workers that ended meanwhile.
     fn stop(&mut self, patience: Patience, complete: bool, interrupt: &Interrupt) -> Vec<SystemError> {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.request();
         let start = Instant::now();
         let mut errors = Vec::new();
         loop {

@@ -1,5 +1,7 @@
 //! Whole trials of a system that answers late, not at all, or with an error.
 
+use anticache_engine::catalog::{Catalog, TableId};
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -98,6 +100,10 @@ impl System for SickSystem {
     fn connect(&self, _terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         let (illness, started) = (self.0.clone(), Instant::now());
         Ok(Box::new(SickConnection { illness, started, submitted: Vec::new() }))
+    }
+
+    fn scan(&self, _catalog: &Catalog, _table: TableId, _on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError> {
+        Ok(())
     }
 
     fn counters(&self) -> Result<ByServer, SystemError> {

@@ -92,6 +92,7 @@ mod tests {
                     verified += u32::from(verify);
                 }
                 Transaction::Ycsb(YcsbTransaction::Update { field, .. }) => fields[field as usize] += 1,
+                Transaction::Tpcc(_) => unreachable!(),
             }
         }
         assert!((89_500..90_500).contains(&reads), "{reads} reads");

@@ -7,4 +7,6 @@ mod common;
 mod endpoint;
 mod prewarm;
 mod secret;
+mod served;
+mod tpcc;
 mod trials;

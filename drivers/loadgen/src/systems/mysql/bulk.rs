@@ -30,12 +30,15 @@ pub fn create_schema(system: &MysqlSystem, ddl: &str) -> Result<(), SystemError>
     let mut session = server.connect(Use::Bulk)?;
     match system.workload {
         Workload::Ycsb(_) => session.execute(&format!("DROP TABLE IF EXISTS {YCSB_TABLE}"))?,
+        Workload::Tpcc(_) => return Err(SystemError::Data("this system does not run TPC-C yet".to_owned())),
     }
     session.execute(ddl)
 }
 
 pub fn load(system: &MysqlSystem, work: BulkWork<'_>) -> Result<u64, SystemError> {
-    let Workload::Ycsb(ycsb) = &system.workload;
+    let Workload::Ycsb(ycsb) = &system.workload else {
+        return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+    };
     let records = ycsb.spec.records;
     let rows = rows_per_insert(ycsb);
     let progress = Progress::start("load mysqld", records, "records");
@@ -130,7 +133,9 @@ fn insert_text(ycsb: &Ycsb, rows: usize) -> String {
 /// trial starts from a pool like the one that a long run would leave. The paper's warm-up of 120 s
 /// does the same on its scale; short trials cannot.
 pub fn prewarm_buffer_pool(system: &MysqlSystem, work: BulkWork<'_>) -> Result<String, SystemError> {
-    let Workload::Ycsb(ycsb) = &system.workload;
+    let Workload::Ycsb(ycsb) = &system.workload else {
+        return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+    };
     let records = records_in_buffer_pool(&system.server, ycsb)?;
     let progress = Progress::start("prewarm mysqld", records, "records");
     let chunks = Chunks { order: Order::Shared, total: records, chunk: WARM_KEYS, threads: work.threads };

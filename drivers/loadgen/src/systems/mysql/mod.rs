@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use crate::spec::{MysqlTransaction, Spec};
 use crate::system::{BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, one_terminal_each};
 use crate::workload::{Transaction, Workload};
+use anticache_engine::catalog::{Catalog, TableId};
 
 use session::{MysqlServer, SERVER, Session, Use};
 use ycsb::YcsbStatements;
@@ -60,9 +61,15 @@ impl System for MysqlSystem {
 
     fn connect(&self, _terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         let mut session = self.transaction_session()?;
-        let Workload::Ycsb(ycsb) = &self.workload;
+        let Workload::Ycsb(ycsb) = &self.workload else {
+            return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+        };
         let statements = YcsbStatements::prepare(&mut session, ycsb)?;
         Ok(Box::new(MysqlConnection { session, statements, completed: None }))
+    }
+
+    fn scan(&self, _catalog: &Catalog, _table: TableId, _on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError> {
+        Err(SystemError::Data("this system does not scan yet".to_owned()))
     }
 
     fn counters(&self) -> Result<ByServer, SystemError> {
@@ -101,7 +108,9 @@ struct MysqlConnection {
 
 impl Connection for MysqlConnection {
     fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError> {
-        let Transaction::Ycsb(transaction) = transaction;
+        let Transaction::Ycsb(transaction) = transaction else {
+            return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+        };
         let mut retries = Vec::new();
         let result = self.statements.execute(&mut self.session, transaction, &mut retries)?;
         self.completed = Some(result.completion(terminal, retries));

@@ -47,6 +47,7 @@ use crate::systems::mysql::ycsb::{YcsbStatements, field_of};
 use crate::systems::mysql::{KeyResult, MysqlSystem};
 use crate::workload::{Transaction, Workload};
 use crate::ycsb::{RecordLayout, YCSB_KEY, YCSB_TABLE, Ycsb, YcsbTransaction};
+use anticache_engine::catalog::{Catalog, TableId};
 
 use cache::{Cache, Stored};
 
@@ -119,7 +120,9 @@ impl System for MysqlMemcachedSystem {
 
     fn connect(&self, _terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         let mut session = self.mysql.transaction_session()?;
-        let Workload::Ycsb(ycsb) = &self.mysql.workload;
+        let Workload::Ycsb(ycsb) = &self.mysql.workload else {
+            return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+        };
         Ok(Box::new(CachedConnection {
             statements: YcsbStatements::prepare(&mut session, ycsb)?,
             session,
@@ -130,6 +133,10 @@ impl System for MysqlMemcachedSystem {
             record: Vec::new(),
             completed: None,
         }))
+    }
+
+    fn scan(&self, _catalog: &Catalog, _table: TableId, _on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError> {
+        Err(SystemError::Data("this system does not scan yet".to_owned()))
     }
 
     fn counters(&self) -> Result<ByServer, SystemError> {
@@ -227,6 +234,9 @@ impl Connection for CachedConnection {
             Transaction::Ycsb(YcsbTransaction::Update { key, field, value }) => {
                 self.update((key, field, value), &mut retries)?
             }
+            Transaction::Tpcc(_) => {
+                return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+            }
         };
         self.completed = Some(result.completion(terminal, retries));
         Ok(())
@@ -250,7 +260,9 @@ fn encode_row(layout: RecordLayout, row: &Row, document: &mut Vec<u8>) -> Result
 /// Fills the cache with the hottest records, coldest first, so that the hottest are the most recent.
 /// The rows come from MySQL, since their values may have changed after loading.
 fn prewarm_cache(system: &MysqlMemcachedSystem, work: BulkWork<'_>) -> Result<String, SystemError> {
-    let Workload::Ycsb(ycsb) = &system.mysql.workload;
+    let Workload::Ycsb(ycsb) = &system.mysql.workload else {
+        return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
+    };
     let records = records_in_cache(system, ycsb)?;
     let progress = Progress::start("prewarm memcached", records, "records");
     let chunks = Chunks { order: Order::Shared, total: records, chunk: PREWARM_KEYS, threads: work.threads };

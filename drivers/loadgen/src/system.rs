@@ -117,6 +117,11 @@ pub trait System: Send + Sync {
     /// with `cpus` CPUs.
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>>;
 
+    /// Whether what is loaded can be read again; a system that keeps nothing cannot be asked what it was loaded with.
+    fn keeps_data(&self) -> bool {
+        true
+    }
+
     /// Opens the connection of one group of terminals.
     fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError>;
 

@@ -185,21 +185,20 @@ impl Cache {
     }
 }
 
+/// Forgets everything.
+///
+/// # Errors
+/// As [`stats`].
+pub fn clear(address: &str) -> Result<(), SystemError> {
+    client(address)?.flush().map_err(|error| unreachable_at(address, &error))
+}
+
 /// All of `stats`: numbers as numbers, the rest as text.
 ///
 /// # Errors
 /// [`SystemError::Connect`] when Memcached does not answer.
 pub fn stats(address: &str) -> Result<Map<String, Value>, SystemError> {
-    // Told at once when nothing listens: the pool below would try again for half a minute.
-    Cache::connect(address)?;
-    let refuse = |error: memcache::MemcacheError| SystemError::Connect {
-        server: SERVER,
-        address: address.to_owned(),
-        reason: error.to_string(),
-    };
-    let seconds = ANSWER_TIMEOUT.as_secs();
-    let client = memcache::connect(format!("memcache://{address}?timeout={seconds}")).map_err(refuse)?;
-    let stats = client.stats().map_err(refuse)?;
+    let stats = client(address)?.stats().map_err(|error| unreachable_at(address, &error))?;
     Ok(stats
         .into_iter()
         .flat_map(|(_, values)| values)
@@ -208,4 +207,17 @@ pub fn stats(address: &str) -> Result<Map<String, Value>, SystemError> {
             (name, number.unwrap_or_else(|_| Value::from(value)))
         })
         .collect())
+}
+
+/// The pooled client, for what is not asked in a trial.
+fn client(address: &str) -> Result<memcache::Client, SystemError> {
+    // Told at once when nothing listens: the pool would try again for half a minute.
+    Cache::connect(address)?;
+    let seconds = ANSWER_TIMEOUT.as_secs();
+    memcache::connect(format!("memcache://{address}?timeout={seconds}"))
+        .map_err(|error| unreachable_at(address, &error))
+}
+
+fn unreachable_at(address: &str, error: &memcache::MemcacheError) -> SystemError {
+    SystemError::Connect { server: SERVER, address: address.to_owned(), reason: error.to_string() }
 }

@@ -87,8 +87,16 @@ impl MysqlMemcachedSystem {
         Ok(MysqlMemcachedSystem { mysql, memcached_address, counters: Arc::default() })
     }
 
+    /// MySQL without the cache.
+    pub fn mysql(&self) -> &MysqlSystem {
+        &self.mysql
+    }
+
     /// A terminal's copies of TPC-C's rows.
-    fn cached_rows(&self, catalog: &Arc<Catalog>) -> Result<CachedRows, SystemError> {
+    ///
+    /// # Errors
+    /// [`SystemError::Connect`] when Memcached does not answer.
+    pub fn cached_rows(&self, catalog: &Arc<Catalog>) -> Result<CachedRows, SystemError> {
         let cache = Cache::connect(&self.memcached_address)?;
         Ok(CachedRows::new(cache, Arc::clone(catalog), Arc::clone(&self.counters)))
     }
@@ -99,7 +107,9 @@ impl System for MysqlMemcachedSystem {
         self.mysql.create_schema(ddl)
     }
 
+    /// Documents of rows that were there before would outlive them.
     fn load(&self, work: BulkWork<'_>) -> Result<u64, SystemError> {
+        cache::clear(&self.memcached_address)?;
         self.mysql.load(work)
     }
 

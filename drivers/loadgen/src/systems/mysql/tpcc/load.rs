@@ -19,6 +19,7 @@ use crate::system::{BulkWork, SystemError};
 use crate::systems::mysql::rows::push_infile;
 use crate::systems::mysql::session::{MysqlServer, Session, Use};
 use crate::tpcc::Tpcc;
+use crate::tpcc::data_set::{DATA_SET_TABLE, DataSet};
 
 /// Text that is handed to the connection at a time.
 const STREAM_BYTES: usize = 64 << 10;
@@ -69,6 +70,7 @@ pub fn load(server: &MysqlServer, tpcc: &Tpcc, work: BulkWork<'_>) -> Result<u64
     let loaded_s = progress.elapsed_s();
     complete_tables(server, tpcc, work)?;
     let records = verify_counts(server, tpcc, &population)?;
+    record_data_set(server, tpcc)?;
     let all_s = progress.elapsed_s();
     progress.finish(format!("{records} records in {loaded_s:.1} s, with indexes and statistics in {all_s:.1} s"));
     Ok(records)
@@ -127,6 +129,16 @@ impl Loader<'_> {
         });
         load_stream(&mut self.session, part.table.name(), handler)
     }
+}
+
+/// Writes the row that says what is loaded, last of all.
+fn record_data_set(server: &MysqlServer, tpcc: &Tpcc) -> Result<(), SystemError> {
+    let row = DataSet::wanted(&tpcc.spec, &tpcc.catalog).row(&tpcc.catalog);
+    let (id, row) = row.map_err(|error| SystemError::Data(error.to_string()))?;
+    let catalog = Arc::clone(&tpcc.catalog);
+    let handler =
+        LocalInfileHandler::new(move |_, stream| write_rows(catalog.table(id), std::iter::once(row.clone()), stream));
+    load_stream(&mut bulk_session(server)?, DATA_SET_TABLE, handler)
 }
 
 /// Loads what a handler streams into a table. LOCAL makes warnings of errors, so a warning is one.

@@ -23,8 +23,8 @@ mod new_order;
 mod order_status;
 mod payment;
 pub mod prewarm;
-mod reply;
-mod statements;
+pub mod reply;
+pub mod statements;
 mod stock_level;
 
 use anticache_engine::catalog::TableId;

@@ -1,5 +1,5 @@
-//! Real servers for a test, on loopback and ports of their own: the mysqld of `make setup`, configured as `ansible/roles/mysql` does where it matters
-//! for what is tested, and Debian's memcached.
+//! Real servers for a test, on loopback and ports of their own: the mysqld of `make setup`, configured as
+//! `ansible/roles/mysql` does where it matters for what is tested, and Debian's memcached.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};

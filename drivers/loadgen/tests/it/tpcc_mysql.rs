@@ -1,5 +1,6 @@
-//! TPC-C on MySQL and on MySQL + Memcached, with the real servers: what is loaded is the population, what the transactions answer and leave behind is
-//! what an independent implementation of the specification says, and terminals at the same time leave a consistent database.
+//! TPC-C on MySQL and on MySQL + Memcached, with the real servers: what is loaded is the population, what the
+//! transactions answer and leave behind is what an independent implementation of the specification says, and terminals
+//! at the same time leave a consistent database.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,9 +10,10 @@ use anticache_engine::procedure::tpcc::ITEM_NOT_FOUND;
 use anticache_engine::procedure::tpcc::consistency::{Checker, Report};
 use anticache_engine::procedure::tpcc::generate::{Input, Mix, Population, Scale, Seeds, Terminal, TpccTable};
 use anticache_engine::procedure::tpcc::params::{Line, NewOrder};
+use loadgen::check::{self, TableSum};
 use loadgen::interrupt::Interrupt;
 use loadgen::spec::Spec;
-use loadgen::system::{BulkWork, CacheDifferences, Outcome, System};
+use loadgen::system::{self, BulkWork, CacheDifferences, Outcome, System};
 use loadgen::systems::mysql::MysqlSystem;
 use loadgen::systems::mysql::tpcc::statements::{
     CUSTOMERS_BY_NAME, ITEMS, LOW_STOCK, NEWEST_ORDER, OLDEST_NEW_ORDER, STOCK,
@@ -21,12 +23,13 @@ use loadgen::systems::mysql_memcached::MysqlMemcachedSystem;
 use loadgen::systems::mysql_memcached::cache::{Cache, Change, Changed};
 use loadgen::tpcc::Tpcc;
 use loadgen::tpcc::data_set::DataSet;
-use loadgen::workload::Workload;
+use loadgen::workload::{Transaction, Workload};
 use mysql::prelude::Queryable;
 use serde_json::{Value, json};
 
 use crate::common::{Bench, stderr};
 use crate::reference::{Reference, Row, by_name};
+use crate::served::Served;
 use crate::servers::{Memcached, Mysqld};
 
 const INPUTS: usize = 500;
@@ -78,7 +81,8 @@ impl Trial {
         records
     }
 
-    /// Inputs of a terminal for each district, taking turns, and orders with an item several times and with an unused one.
+    /// Inputs of a terminal for each district, taking turns, and orders with an item several times and with an unused
+    /// one.
     fn inputs(&self) -> Vec<Input> {
         let seeds = Seeds { population: self.tpcc.spec.population_seed, inputs: 8 };
         let turns = 10 * self.scale().warehouses as usize;
@@ -189,7 +193,8 @@ fn loaded_is_the_population(trial: &Trial, system: &dyn System) {
     assert_eq!(rows, [expected]);
 }
 
-/// (table, access, index, whether only the index is read) of each step of a query, all of whose parameters are 1 (or `LAST` for a text).
+/// (table, access, index, whether only the index is read) of each step of a query, all of whose parameters are 1 (or
+/// `LAST` for a text).
 fn plan(system: &MysqlSystem, query: &str) -> Vec<(String, String, String, bool)> {
     let query = query.replace("c_last = ?", "c_last = 'BARBARBAR'").replace("BETWEEN ? AND ?", "BETWEEN 21 AND 30");
     let mut number = 0;
@@ -268,6 +273,8 @@ fn mysql_with_memcached_executes_the_same() {
     let result = trial.stays_consistent(&system);
     let hits = |when: &str| result[when]["loadgen"]["cache_hits"].as_u64().unwrap();
     assert!(hits("counters_after") > hits("counters_before"), "{result:#}");
+    let check = check::tpcc(&system, &trial.tpcc, &Interrupt::default()).unwrap();
+    assert!(check.consistent && check.cache.is_some_and(|cache| cache.compared > 5000), "{check:?}");
     // A document that is changed behind the system's back is noticed, and so is one whose row is gone.
     let before = system.cache_differences(&trial.catalog).unwrap().unwrap();
     let client = memcache::connect(format!("memcache://{}", cache.address())).unwrap();
@@ -278,7 +285,46 @@ fn mysql_with_memcached_executes_the_same() {
     assert_eq!(after, expected);
 }
 
-/// What Memcached cannot store is deleted, so that no older version survives, and the answers to the others are not mixed up.
+/// Loads a system, checks it, executes all inputs and checks it again: rows and checksum of every table.
+fn checksums(trial: &Trial) -> [BTreeMap<String, TableSum>; 2] {
+    let system = system::open(&trial.spec, &trial.workload()).unwrap();
+    let interrupt = Interrupt::default();
+    system.create_schema(trial.catalog.sql()).unwrap();
+    system.load(BulkWork { threads: 3, interrupt: &interrupt }).unwrap();
+    let check = || {
+        let report = check::tpcc(system.as_ref(), &trial.tpcc, &interrupt).unwrap();
+        assert!(report.consistent, "{report:?}");
+        report.tables
+    };
+    let loaded = check();
+    let mut connection = system.connect(0..1).unwrap();
+    let mut completions = Vec::new();
+    for (input, number) in trial.inputs().iter().zip(1..) {
+        connection.submit(0, &Transaction::Tpcc(input)).unwrap();
+        while completions.len() < number {
+            connection.wait(&mut completions).unwrap();
+        }
+    }
+    [loaded, check()]
+}
+
+#[test]
+fn the_same_inputs_leave_the_same_rows_on_every_system() {
+    let engine = Served::start(Bench::tpcc(), "tpcc.sql", &json!({"partitions": 2, "memory_budget_bytes": 64 << 20}));
+    let endpoint = json!({"anticache_address": engine.address().to_string()});
+    let expected = checksums(&Trial::new("anticache-lru", endpoint));
+    assert_eq!(expected[0].len(), 10);
+    assert_ne!(expected[0], expected[1]);
+    let (server, cache) = (Mysqld::start(), Memcached::start(64));
+    let mut endpoint = server.endpoint();
+    endpoint["memcached_address"] = json!(cache.address());
+    for system in ["mysql", "mysql-memcached"] {
+        assert_eq!(checksums(&Trial::new(system, endpoint.clone())), expected, "{system}");
+    }
+}
+
+/// What Memcached cannot store is deleted, so that no older version survives, and the answers to the others are not
+/// mixed up.
 #[test]
 fn a_refused_document_takes_its_older_version_with_it() {
     let server = Memcached::start(64);

@@ -130,7 +130,8 @@ fn scaled(text: &[u8], scale: u32) -> Option<i64> {
     Some(if negative { -number } else { number })
 }
 
-/// Days from 1 January 1970 to a date of the Gregorian calendar. Years are counted from March, so that the leap day ends one.
+/// Days from 1 January 1970 to a date of the Gregorian calendar. Years are counted from March, so that the leap day
+/// ends one.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year_from_march = if month > 2 { year } else { year - 1 };
     let month_from_march = (month + 9) % 12;
@@ -163,9 +164,11 @@ pub fn cells(types: impl Iterator<Item = ColumnType>, row: Row) -> Result<Vec<Ce
     types.zip(row.unwrap()).map(|(column_type, value)| cell(column_type, value)).collect()
 }
 
-/// Passes every row of a table, serialized, to `on_row`, in the order of the primary key. Rows are streamed: neither side holds the table.
+/// Passes every row of a table, serialized, to `on_row`, in the order of the primary key. Rows are streamed: neither
+/// side holds the table.
 ///
-/// Each table is a consistent read of its own. That is one of all tables as long as nothing writes: terminals are stopped when rows are compared.
+/// Each table is a consistent read of its own. That is one of all tables as long as nothing writes: terminals are
+/// stopped when rows are compared.
 ///
 /// # Errors
 /// What mysqld refuses; [`SystemError::Data`] for a row that the catalog has no place for.

@@ -52,7 +52,7 @@ impl Change {
 /// What became of several changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Values added.
+    /// Values added; without those before the first refusal, of which nothing is known.
     pub filled: u64,
     /// Values that the server could not store.
     pub refused: u64,
@@ -120,45 +120,41 @@ impl Cache {
         }
     }
 
-    /// Changes several keys in one round trip.
+    /// Changes several keys in one round trip; a key whose value is refused is deleted.
     pub fn change(&mut self, changes: &[Change]) -> Result<Changed, SystemError> {
-        let commands: Vec<_> = changes.iter().map(Change::command).collect();
-        match self.connection.execute_batch(&commands) {
-            Ok(responses) => {
-                let is_fill = |change: &Change| matches!(change, Change::Add(..));
-                let done = responses.iter().map(|response| response.rc() == ReturnCode::Hd);
-                let filled = changes.iter().zip(done).filter(|(change, done)| is_fill(change) && *done).count() as u64;
-                Ok(Changed { filled, refused: 0 })
-            }
-            // Which one was refused is unknown, and the answers to the others are still to come.
-            Err(Error::Server(_)) => {
-                *self = Cache::connect(&self.address)?;
-                self.change_one_by_one(changes)
-            }
-            Err(error) => Err(self.error(error)),
-        }
-    }
-
-    /// As [`Cache::change`]; a key whose value is refused is deleted.
-    fn change_one_by_one(&mut self, changes: &[Change]) -> Result<Changed, SystemError> {
+        let mut commands: Vec<_> = changes.iter().map(Change::command).collect();
+        commands.push(MetaCommand::new(MetaOp::Noop, ""));
+        let answers = match self.connection.execute_batch(&commands) {
+            Ok(responses) => responses.iter().take(changes.len()).map(|response| Some(response.rc())).collect(),
+            Err(Error::Server(_)) => self.answers_from_the_first_refusal()?,
+            Err(error) => return Err(self.error(error)),
+        };
         let mut changed = Changed::default();
-        for change in changes {
-            match change {
-                Change::Delete(key) => self.delete(key)?,
-                Change::Set(key, value) => {
-                    if self.set(key, value)? != Stored::Yes {
-                        changed.refused += 1;
-                        self.delete(key)?;
-                    }
+        for (change, answer) in changes[changes.len() - answers.len()..].iter().zip(answers) {
+            match (change, answer) {
+                (Change::Add(..), Some(ReturnCode::Hd)) => changed.filled += 1,
+                (Change::Set(key, _) | Change::Add(key, _), None) => {
+                    changed.refused += 1;
+                    self.delete(key)?;
                 }
-                Change::Add(key, value) => match self.add(key, value)? {
-                    Stored::Yes => changed.filled += 1,
-                    Stored::No => {}
-                    Stored::Refused => changed.refused += 1,
-                },
+                _ => {}
             }
         }
         Ok(changed)
+    }
+
+    /// The client library gives up at the first answer that is an error, and forgets those before it. So this reads on,
+    /// up to that of the no-op which ends every batch: `None` for each refusal.
+    fn answers_from_the_first_refusal(&mut self) -> Result<Vec<Option<ReturnCode>>, SystemError> {
+        let mut answers = vec![None];
+        loop {
+            match self.connection.receive() {
+                Ok(response) if response.rc() == ReturnCode::Mn => return Ok(answers),
+                Ok(response) => answers.push(Some(response.rc())),
+                Err(Error::Server(_)) => answers.push(None),
+                Err(error) => return Err(self.error(error)),
+            }
+        }
     }
 
     fn store(&mut self, command: MetaCommand) -> Result<Stored, SystemError> {

@@ -1,7 +1,8 @@
 //! Loading: `LOAD DATA LOCAL INFILE`, whose file is a stream made on the way.
 //!
-//! That is the fastest way in that MySQL 5.6 has: no statement per row, and the server parses in one thread while the client makes rows in another.
-//! Rows come in the order of the primary key, a warehouse after the other, so that pages are full; secondary indexes are built after the data, sorted.
+//! That is the fastest way in that MySQL 5.6 has: no statement per row, and the server parses in one thread while the
+//! client makes rows in another. Rows come in the order of the primary key, a warehouse after the other, so that pages
+//! are full; secondary indexes are built after the data, sorted.
 
 use std::io::{self, Write};
 use std::ops::Range;

@@ -1,11 +1,14 @@
-//! TPC-C's five transactions in SQL (revision 5.11, clauses 2.4 to 2.8): prepared statements, serializable, one transaction per call.
+//! TPC-C's five transactions in SQL (revision 5.11, clauses 2.4 to 2.8): prepared statements, serializable, one
+//! transaction per call.
 //!
-//! **They leave the rows that the engine's procedures leave**, and show their terminal the same: what a terminal displays is put together in the
-//! layout of the procedures' replies ([`anticache_engine::procedure::tpcc`]), so that a test can compare both.
+//! **They leave the rows that the engine's procedures leave**, and show their terminal the same: what a terminal
+//! displays is put together in the layout of the procedures' replies ([`anticache_engine::procedure::tpcc`]), so that a
+//! test can compare both.
 //!
-//! **Order of locks.** At this isolation level every read takes shared locks, so a row that is going to be changed is read with `FOR UPDATE`, or
-//! after its `UPDATE`: two transactions that first share a row and then both want to change it would be a deadlock. And all transactions lock in one
-//! order, from rows that few others want to rows that many want, which are held shortest that way:
+//! **Order of locks.** At this isolation level every read takes shared locks, so a row that is going to be changed is
+//! read with `FOR UPDATE`, or after its `UPDATE`: two transactions that first share a row and then both want to change
+//! it would be a deadlock. And all transactions lock in one order, from rows that few others want to rows that many
+//! want, which are held shortest that way:
 //!
 //! | | CUSTOMER | DISTRICT | STOCK, by key | ORDERS, ORDER_LINE | WAREHOUSE |
 //! |---|---|---|---|---|---|
@@ -13,9 +16,10 @@
 //! | Payment | 1 | 2 | | | 3 |
 //! | Stock-Level | | 1 shared | 3 shared | 2 shared | |
 //!
-//! Delivery and Order-Status go from orders over lines to the customer; they touch no district, stock or warehouse, so they close no circle with the
-//! others either, but for gaps: Delivery locks the gap in front of a district's oldest new order, which is where the district before it enters its
-//! next one. ITEM is only ever read. The deadlocks that are left are rolled back by mysqld, counted and repeated with the same input.
+//! Delivery and Order-Status go from orders over lines to the customer; they touch no district, stock or warehouse, so
+//! they close no circle with the others either, but for gaps: Delivery locks the gap in front of a district's oldest
+//! new order, which is where the district before it enters its next one. ITEM is only ever read. The deadlocks that are
+//! left are rolled back by mysqld, counted and repeated with the same input.
 
 mod delivery;
 pub mod load;
@@ -45,8 +49,8 @@ const NO_WAREHOUSE: Failure = Failure::RollBack("no such warehouse");
 const NO_DISTRICT: Failure = Failure::RollBack("no such district");
 const NO_CUSTOMER: Failure = Failure::RollBack("no such customer");
 
-/// Copies of rows beside MySQL, by primary key: a cache, or none. Whatever is done between [`Copies::begin`] and [`Copies::publish`] is of one
-/// attempt of one transaction.
+/// Copies of rows beside MySQL, by primary key: a cache, or none. Whatever is done between [`Copies::begin`] and
+/// [`Copies::publish`] is of one attempt of one transaction.
 pub trait Copies: Send {
     /// Whether there are copies at all: then whole rows are read where some columns would do.
     const WHOLE_ROWS: bool;
@@ -201,7 +205,8 @@ impl<'a, C: Copies> Attempt<'a, C> {
         Ok(found)
     }
 
-    /// The number of a customer. By last name: all who have it, ordered by first name, the one at position ⌈n/2⌉ (clauses 2.5.2.2, 2.6.2.2).
+    /// The number of a customer. By last name: all who have it, ordered by first name, the one at position ⌈n/2⌉
+    /// (clauses 2.5.2.2, 2.6.2.2).
     fn customer_number(&mut self, w_id: i16, d_id: i8, by: &CustomerBy) -> Result<i32, Failure> {
         match by {
             CustomerBy::Id(c_id) => Ok(*c_id),

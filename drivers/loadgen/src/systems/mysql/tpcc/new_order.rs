@@ -33,7 +33,8 @@ struct Lines {
     shown: Reply,
 }
 
-/// All statements but those on an unused item and its line are executed before it is rolled back, as clause 2.4.2.3 wants it.
+/// All statements but those on an unused item and its line are executed before it is rolled back, as clause 2.4.2.3
+/// wants it.
 pub fn execute<C: Copies>(attempt: &mut Attempt<'_, C>, input: &NewOrder) -> Result<(), Failure> {
     let sql = attempt.sql;
     let customer_key = [i64::from(input.w_id), i64::from(input.d_id), i64::from(input.c_id)];
@@ -167,8 +168,8 @@ impl<'a, C: Copies> Attempt<'a, C> {
         Ok(())
     }
 
-    /// Takes the lines up to the first unused item from stock, each from what the line before it has left, and puts together their rows and what is
-    /// shown of them.
+    /// Takes the lines up to the first unused item from stock, each from what the line before it has left, and puts
+    /// together their rows and what is shown of them.
     fn lines(
         &mut self,
         input: &NewOrder,

@@ -11,8 +11,8 @@ use crate::tpcc::Tpcc;
 /// Share of the pool that is filled: the rest is for undo, new rows, and pages that half-full neighbours need.
 const FILLED_SHARE: f64 = 0.95;
 
-/// Reads of the tables that do not grow and that the transactions reach everywhere, the smallest first. Conditions force the rows themselves to be
-/// read, and of customers the index by name as well.
+/// Reads of the tables that do not grow and that the transactions reach everywhere, the smallest first. Conditions
+/// force the rows themselves to be read, and of customers the index by name as well.
 const EVERYWHERE: [(&str, &str, &str); 6] = [
     ("warehouse", "DATA_LENGTH", "SELECT SUM(LENGTH(w_name)) FROM warehouse FORCE INDEX (PRIMARY)"),
     ("district", "DATA_LENGTH", "SELECT SUM(LENGTH(d_name)) FROM district FORCE INDEX (PRIMARY)"),
@@ -24,7 +24,8 @@ const EVERYWHERE: [(&str, &str, &str); 6] = [
 /// Tables that grow: only their newest rows are used.
 const GROWING: [&str; 3] = ["orders", "order_line", "new_order"];
 
-/// Reads the tables that transactions reach everywhere, as far as the pool holds them, and then each district's newest orders, so many that they fit.
+/// Reads the tables that transactions reach everywhere, as far as the pool holds them, and then each district's newest
+/// orders, so many that they fit.
 ///
 /// # Errors
 /// What mysqld refuses; [`SystemError::Data`] when nothing is loaded.
@@ -63,7 +64,8 @@ fn stop_if_asked(interrupt: &Interrupt) -> Result<(), SystemError> {
 
 fn size_bytes(session: &mut Session, table: &str, length: &str) -> Result<f64, SystemError> {
     let query = format!(
-        "SELECT {length} + 0e0 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'"
+        "SELECT {length} + 0e0 FROM information_schema.TABLES \
+         WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'"
     );
     let found: Option<f64> = session.query_first(&query)?;
     found.ok_or_else(|| SystemError::Data(format!("mysqld has no table {table}: load the data set first")))
@@ -94,16 +96,16 @@ fn warm_district(session: &mut Session, w_id: i16, d_id: i8, share: f64) -> Resu
     let query = format!("SELECT d_next_o_id FROM district WHERE d_w_id = {w_id} AND d_id = {d_id}");
     let next: i64 = session.query_first(&query)?.unwrap_or(1);
     let oldest = next - (next as f64 * share).ceil() as i64;
-    let of_district = |prefix: &str| format!("{prefix}_w_id = {w_id} AND {prefix}_d_id = {d_id} AND {prefix}_o_id");
-    session.execute(&format!(
-        "SELECT SUM(ol_quantity) FROM order_line FORCE INDEX (PRIMARY) WHERE {} >= {oldest}",
-        of_district("ol")
-    ))?;
-    session.execute(&format!(
-        "SELECT SUM(o_ol_cnt) FROM orders FORCE INDEX (PRIMARY) WHERE o_w_id = {w_id} AND o_d_id = {d_id} AND o_id >= {oldest}"
-    ))?;
-    session.execute(&format!(
-        "SELECT SUM(o_id) FROM orders FORCE INDEX (orders_by_customer) WHERE o_w_id = {w_id} AND o_d_id = {d_id}"
-    ))?;
-    session.execute(&format!("SELECT SUM(no_o_id) FROM new_order WHERE {} >= {oldest}", of_district("no")))
+    let newest = |prefix: &str, id: &str| {
+        format!("{prefix}_w_id = {w_id} AND {prefix}_d_id = {d_id} AND {prefix}_{id} >= {oldest}")
+    };
+    for (sum, tables, condition) in [
+        ("ol_quantity", "order_line FORCE INDEX (PRIMARY)", newest("ol", "o_id")),
+        ("o_ol_cnt", "orders FORCE INDEX (PRIMARY)", newest("o", "id")),
+        ("o_id", "orders FORCE INDEX (orders_by_customer)", format!("o_w_id = {w_id} AND o_d_id = {d_id}")),
+        ("no_o_id", "new_order", newest("no", "o_id")),
+    ] {
+        session.execute(&format!("SELECT SUM({sum}) FROM {tables} WHERE {condition}"))?;
+    }
+    Ok(())
 }

@@ -177,13 +177,14 @@ const OF_CUSTOMER: &str = "WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?";
 const OF_ORDER: &str = "WHERE o_w_id = ? AND o_d_id = ? AND o_id = ?";
 const OF_LINES: &str = "WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?";
 
-/// The query of New-Order for the price and texts of up to [`MAX_LINES`] items. A list of single values is looked up value by value in the primary
-/// key; hints keep the optimizer from scanning a table that it thinks is small.
+/// The query of New-Order for the price and texts of up to [`MAX_LINES`] items. A list of single values is looked up
+/// value by value in the primary key; hints keep the optimizer from scanning a table that it thinks is small.
 pub const ITEMS: (&str, &str) = ("item FORCE INDEX (PRIMARY)", "WHERE i_id IN (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
 /// As [`ITEMS`], of one warehouse's stock; rows are locked in the key's order.
 pub const STOCK: (&str, &str) =
     ("stock FORCE INDEX (PRIMARY)", "WHERE s_w_id = ? AND s_i_id IN (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) FOR UPDATE");
-/// The order of first names is that of their bytes, as in the engine; the index has the order of the table's collation, which knows no case.
+/// The order of first names is that of their bytes, as in the engine; the index has the order of the table's collation,
+/// which knows no case.
 pub const CUSTOMERS_BY_NAME: &str =
     "WHERE c_w_id = ? AND c_d_id = ? AND c_last = ? ORDER BY c_first COLLATE latin1_bin, c_id";
 pub const NEWEST_ORDER: (&str, &str) = (

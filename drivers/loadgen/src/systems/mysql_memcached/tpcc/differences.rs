@@ -11,7 +11,8 @@ use crate::systems::mysql_memcached::cache::Cache;
 /// Keys of one request.
 const BATCH: usize = 128;
 
-/// Compares every row's document, where the cache has one, with the row. A delivered order must have no document of a new order.
+/// Compares every row's document, where the cache has one, with the row. A delivered order must have no document of a
+/// new order.
 ///
 /// # Errors
 /// When one of the servers does not answer. A document that cannot be read is a difference.

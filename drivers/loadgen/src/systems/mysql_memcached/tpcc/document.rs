@@ -1,5 +1,5 @@
-//! Rows as JSON objects, `{"w_id":1,"w_name":"…","w_tax":1234,…}`: numbers as the engine's rows have them (decimals in units of their last digit,
-//! dates in microseconds since 1970), text with CHAR's padding, `null`.
+//! Rows as JSON objects, `{"w_id":1,"w_name":"…","w_tax":1234,…}`: numbers as the engine's rows have them (decimals in
+//! units of their last digit, dates in microseconds since 1970), text with CHAR's padding, `null`.
 
 use std::borrow::Cow;
 use std::fmt;

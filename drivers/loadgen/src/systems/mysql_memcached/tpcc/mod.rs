@@ -1,29 +1,33 @@
-//! TPC-C through the cache. Rows are documents by their primary key, `customer:1:2:3` → `{"c_w_id":1,…}` ([`document`]); HISTORY has no key and is
-//! not cached.
+//! TPC-C through the cache. Rows are documents by their primary key, `customer:1:2:3` → `{"c_w_id":1,…}`
+//! ([`document`]); HISTORY has no key and is not cached.
 //!
-//! **Reads.** The cache serves what a serializable transaction may read from an older version, and the one transaction that changes nothing:
+//! **Reads.** The cache serves what a serializable transaction may read from an older version, and the one transaction
+//! that changes nothing:
 //!
-//! | transaction | from the cache, with MySQL on a miss | at MySQL, as without a cache |
+//! | transaction | from the cache, MySQL on a miss | at MySQL, as without a cache |
 //! |---|---|---|
-//! | New-Order | ITEM; of WAREHOUSE the tax; of CUSTOMER discount, name and credit: nothing changes them after loading | DISTRICT (next order, tax), STOCK: read to be changed |
-//! | Payment | | WAREHOUSE, DISTRICT, CUSTOMER: all are changed, and the new rows have to be known whole |
-//! | Order-Status | CUSTOMER, ORDERS, ORDER_LINE by key | the keys: customers of a name, the customer's newest order |
+//! | New-Order | ITEM; tax of WAREHOUSE; discount, name, credit of CUSTOMER | DISTRICT, STOCK: read to be changed |
+//! | Payment | | WAREHOUSE, DISTRICT, CUSTOMER: changed, and needed whole |
+//! | Order-Status | CUSTOMER, ORDERS, ORDER_LINE by key | the keys: customers of a name, the newest order |
 //! | Delivery | | all: read to be changed |
 //! | Stock-Level | | all: a count over two tables is no row, and stock changes with every order |
 //!
-//! An order's items, the warehouse and the customer are one request for many keys; so are the lines of an order. Misses are filled with `add` after
-//! the commit.
+//! What New-Order takes from the cache, nothing changes after loading: any version of these rows has it.
+//! An order's items, the warehouse and the customer are one request for many keys; so are the lines of an order. Misses
+//! are filled with `add` after the commit.
 //!
-//! **Writes** go to MySQL, and after the commit through to the cache: of New-Order the district, the order, the new order, its lines and the stock of
-//! each; of Payment warehouse, district and customer; of Delivery in each district the order, its lines, the customer, and the new order's document
-//! is deleted. A transaction's documents are sent together, without waiting for each answer. To know the new rows whole, queries select all columns
-//! where MySQL alone selects some; Delivery has one more query for each customer. This synchronisation is what makes the pair slower than MySQL alone
-//! (paper §4.3).
+//! **Writes** go to MySQL, and after the commit through to the cache: of New-Order the district, the order, the new
+//! order, its lines and the stock of each; of Payment warehouse, district and customer; of Delivery in each district
+//! the order, its lines, the customer, and the new order's document is deleted. A transaction's documents are sent
+//! together, without waiting for each answer. To know the new rows whole, queries select all columns where MySQL alone
+//! selects some; Delivery has one more query for each customer. This synchronisation is what makes the pair slower than
+//! MySQL alone (paper §4.3).
 //!
-//! **What is not serializable.** Order-Status, and nothing else: it sees rows as they were before the window of the parent module closed, some of a
-//! transaction's and not yet others, because several keys are not set at once; and a newest order whose customer's document is older. What is read to
-//! be written is always MySQL's, so MySQL's rows are those of a serializable execution, whatever the cache holds. When two transactions change one
-//! row, the earlier one's document may come last and stay; [`differences`] counts such documents after a trial.
+//! **What is not serializable.** Order-Status, and nothing else: it sees rows as they were before the window of the
+//! parent module closed, some of a transaction's and not yet others, because several keys are not set at once; and a
+//! newest order whose customer's document is older. What is read to be written is always MySQL's, so MySQL's rows are
+//! those of a serializable execution, whatever the cache holds. When two transactions change one row, the earlier one's
+//! document may come last and stay; [`differences`] counts such documents after a trial.
 
 pub mod differences;
 pub mod document;

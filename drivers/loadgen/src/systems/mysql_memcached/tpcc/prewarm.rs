@@ -85,10 +85,11 @@ pub fn prewarm_cache(system: &MysqlMemcachedSystem, tpcc: &Tpcc, work: BulkWork<
     if newest > 0 {
         warm(&newest_orders(tpcc, newest))?;
     }
-    let orders =
-        if newest > 0 { format!("the newest {newest} orders of each district at most") } else { "no order".to_owned() };
     let sent = sent.load(Ordering::Relaxed);
-    Ok(format!("memcached: sent {sent} documents, among them {orders}, {}", contents(&system.memcached_address)?))
+    let held = contents(&system.memcached_address)?;
+    Ok(format!(
+        "memcached: sent {sent} documents, with room for {newest} orders of each district, newest first; {held}"
+    ))
 }
 
 /// Memory that an order's documents take: itself, its lines and its new order.

@@ -94,6 +94,17 @@ pub struct Amounts {
     pub bytes: u64,
 }
 
+/// Some events of a stream. It is written as JSON as it is, without a tree of values in between: a partition does nothing else meanwhile.
+#[derive(Debug, Serialize)]
+pub struct Page<'events> {
+    /// The number to go on with.
+    pub next: u64,
+    /// How many of those asked for are gone.
+    pub lost: u64,
+    /// In the order of their numbers.
+    pub events: Vec<&'events Event>,
+}
+
 /// The latest events of one stream.
 #[derive(Debug, Default)]
 struct Ring {
@@ -121,18 +132,13 @@ impl Events {
         ring.next += 1;
     }
 
-    /// At most `limit` events of a stream from the one numbered `from`, or the oldest kept, as `{"next", "lost", "events"}`: the number to go on with,
-    /// and how many of those asked for are gone.
-    pub fn since(&self, stream: Stream, from: u64, limit: usize) -> serde_json::Value {
+    /// At most `limit` events of a stream from the one numbered `from`, or the oldest kept.
+    pub fn since(&self, stream: Stream, from: u64, limit: usize) -> Page<'_> {
         let ring = &self.rings[stream as usize];
         let oldest = ring.next - ring.kept.len() as u64;
         let first = from.clamp(oldest, ring.next);
         let events: Vec<&Event> = ring.kept.iter().skip((first - oldest) as usize).take(limit).collect();
-        serde_json::json!({
-            "next": first + events.len() as u64,
-            "lost": oldest.saturating_sub(from),
-            "events": events,
-        })
+        Page { next: first + events.len() as u64, lost: oldest.saturating_sub(from), events }
     }
 }
 
@@ -147,20 +153,22 @@ mod tests {
             events.add(EventKind::Eviction, Amounts { tuples: n, ..Amounts::default() });
         }
         let page = events.since(Stream::Maintenance, 3, 4);
-        let numbers = |page: &serde_json::Value| -> Vec<u64> {
-            page["events"].as_array().unwrap().iter().map(|event| event["number"].as_u64().unwrap()).collect()
-        };
-        assert_eq!((numbers(&page), &page["next"], &page["lost"]), (vec![3, 4, 5, 6], &7.into(), &0.into()));
-        assert_eq!(page["events"][0]["tuples"], 3);
+        let numbers = |page: &Page<'_>| -> Vec<u64> { page.events.iter().map(|event| event.number).collect() };
+        assert_eq!((numbers(&page), page.next, page.lost), (vec![3, 4, 5, 6], 7, 0));
+        let wire = serde_json::to_value(&page).unwrap();
+        assert_eq!(
+            (&wire["next"], &wire["events"][0]["tuples"], &wire["events"][0]["kind"]),
+            (&7.into(), &3.into(), &"eviction".into())
+        );
         for _ in 0..KEPT_EVENTS {
             events.add(EventKind::Restart, Amounts::default());
             events.add(EventKind::BlockError, Amounts::default());
         }
         let page = events.since(Stream::Maintenance, 7, 2);
-        assert_eq!((numbers(&page), &page["lost"]), (vec![10, 11], &3.into()));
+        assert_eq!((numbers(&page), page.lost), (vec![10, 11], 3));
         let end = events.since(Stream::Maintenance, u64::MAX, 5);
-        assert_eq!((numbers(&end), &end["next"]), (vec![], &(10 + KEPT_EVENTS as u64).into()));
+        assert_eq!((numbers(&end), end.next), (vec![], 10 + KEPT_EVENTS as u64));
         let traffic = events.since(Stream::Traffic, 0, 1);
-        assert_eq!((numbers(&traffic), &traffic["lost"]), (vec![0], &0.into()), "one does not push the other out");
+        assert_eq!((numbers(&traffic), traffic.lost), (vec![0], 0), "one does not push the other out");
     }
 }

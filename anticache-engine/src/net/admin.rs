@@ -34,7 +34,10 @@ pub fn answer(partition: &Partition, procedure: u16, params: &[u8]) -> (Status, 
 fn events(partition: &Partition, params: &[u8]) -> Option<(Status, Vec<u8>)> {
     let (&stream, from) = params.split_first()?;
     let (stream, from) = (Stream::from_wire(stream)?, u64::from_le_bytes(from.try_into().ok()?));
-    Some((Status::Committed, partition.events().since(stream, from, EVENTS_PAGE).to_string().into_bytes()))
+    Some(match serde_json::to_vec(&partition.events().since(stream, from, EVENTS_PAGE)) {
+        Ok(page) => (Status::Committed, page),
+        Err(error) => (Status::Failed, format!("events: {error}").into_bytes()),
+    })
 }
 
 fn scan(partition: &Partition, params: &[u8]) -> Option<(Status, Vec<u8>)> {

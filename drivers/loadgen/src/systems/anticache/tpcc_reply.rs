@@ -131,3 +131,126 @@ fn order_status(input: &OrderStatus, reader: &mut Reader<'_>) -> Option<bool> {
     }
     Some(all(fits))
 }
+
+#[cfg(test)]
+mod tests {
+    use anticache_engine::procedure::tpcc::params::{Delivery, LastName, Line, StockLevel};
+
+    use super::*;
+
+    fn text(reply: &mut Vec<u8>, text: &[u8]) {
+        reply.push(text.len() as u8);
+        reply.extend_from_slice(text);
+    }
+
+    fn address(reply: &mut Vec<u8>) {
+        [b"a street 1", b"a street 2", b"the city x"].iter().for_each(|line| text(reply, *line));
+        reply.extend_from_slice(b"ST123411111");
+    }
+
+    /// An order of two lines with its reply: 3 x 2.50 and 1 x 99.99, 10 % off, 5 % and 7 % taxes.
+    fn an_order() -> (Input, Vec<u8>) {
+        let line = |i_id, quantity| Line { i_id, supply_w_id: 1, quantity };
+        let order = NewOrder::new(1, 2, 3, 0, &[line(5, 3), line(6, 1)]).unwrap();
+        let mut reply = 31_i32.to_le_bytes().to_vec();
+        // 107.49 x 0.9 x 1.12 = 108.34992
+        reply.extend_from_slice(&10_835_i64.to_le_bytes());
+        [500_i16, 700, 1000].iter().for_each(|part| reply.extend_from_slice(&part.to_le_bytes()));
+        text(&mut reply, b"BARBARBAR");
+        reply.extend_from_slice(b"GC");
+        for (price_cents, amount_cents) in [(250_i32, 750_i32), (9999, 9999)] {
+            reply.extend_from_slice(&50_i16.to_le_bytes());
+            reply.push(b'G');
+            reply.extend_from_slice(&price_cents.to_le_bytes());
+            reply.extend_from_slice(&amount_cents.to_le_bytes());
+            text(&mut reply, b"fourteen chars");
+        }
+        (Input::NewOrder(order), reply)
+    }
+
+    fn a_payment(customer: CustomerBy) -> (Input, Vec<u8>) {
+        let input = Payment { w_id: 1, d_id: 2, c_w_id: 3, c_d_id: 4, customer, amount_cents: 5, date_us: 0 };
+        let mut reply = Vec::new();
+        address(&mut reply);
+        address(&mut reply);
+        reply.extend_from_slice(&7_i32.to_le_bytes());
+        text(&mut reply, b"Firstname");
+        reply.extend_from_slice(b"OE");
+        text(&mut reply, b"BARBARBAR");
+        address(&mut reply);
+        reply.extend_from_slice(b"0123456789012345");
+        reply.extend_from_slice(&1_i64.to_le_bytes());
+        reply.extend_from_slice(b"BC");
+        reply.extend_from_slice(&5_000_000_i64.to_le_bytes());
+        reply.extend_from_slice(&100_i16.to_le_bytes());
+        reply.extend_from_slice(&(-2000_i64).to_le_bytes());
+        text(&mut reply, b"7 4 3 2 1 0.05|and before");
+        (Input::Payment(input), reply)
+    }
+
+    fn a_status(delivered: bool) -> (Input, Vec<u8>) {
+        let input = OrderStatus { w_id: 1, d_id: 2, customer: CustomerBy::Id(7) };
+        let mut reply = 7_i32.to_le_bytes().to_vec();
+        reply.extend_from_slice(&(-1000_i64).to_le_bytes());
+        text(&mut reply, b"Firstname");
+        reply.extend_from_slice(b"OE");
+        text(&mut reply, b"BARBARBAR");
+        reply.extend_from_slice(&30_i32.to_le_bytes());
+        reply.extend_from_slice(&1_i64.to_le_bytes());
+        reply.extend_from_slice(&[u8::from(delivered), 5]);
+        for _ in 0..5 {
+            reply.extend_from_slice(&5_i32.to_le_bytes());
+            reply.extend_from_slice(&[1, 0, 5, 0]);
+            reply.extend_from_slice(&750_i32.to_le_bytes());
+            reply.extend_from_slice(&i64::from(delivered).to_le_bytes());
+        }
+        (Input::OrderStatus(input), reply)
+    }
+
+    #[test]
+    fn whole_replies_fit_and_cut_or_longer_ones_do_not() {
+        let name = CustomerBy::LastName(LastName::new(b"BARBARBAR").unwrap());
+        let delivery = Input::Delivery(Delivery { w_id: 1, carrier_id: 1, date_us: 0 });
+        let stock_level = Input::StockLevel(StockLevel { w_id: 1, d_id: 1, threshold: 10 });
+        let all = [
+            an_order(),
+            a_payment(CustomerBy::Id(7)),
+            a_payment(name),
+            a_status(true),
+            a_status(false),
+            (delivery, vec![0; 40]),
+            (stock_level, vec![3, 0, 0, 0]),
+        ];
+        for (input, reply) in &all {
+            assert!(is_intact(input, reply), "{input:?}");
+            assert!((0..reply.len()).all(|cut| !is_intact(input, &reply[..cut])), "{input:?}");
+            assert!(!is_intact(input, &[reply.as_slice(), &[0]].concat()), "{input:?}");
+        }
+        for (input, _) in &all {
+            let fitting = all.iter().filter(|(_, reply)| is_intact(input, reply)).count();
+            assert!(fitting <= 2, "{input:?} takes the replies of others");
+        }
+    }
+
+    #[test]
+    fn what_is_computed_wrong_is_noticed() {
+        let (order, reply) = an_order();
+        // The total, a tax, the discount, a price, an amount.
+        for at in [4, 12, 16, 33, 37] {
+            let mut wrong = reply.clone();
+            wrong[at] ^= 1;
+            assert!(!is_intact(&order, &wrong), "byte {at}");
+        }
+        let (_, payment) = a_payment(CustomerBy::Id(7));
+        for customer in [CustomerBy::Id(8), CustomerBy::LastName(LastName::new(b"BARBAROUGHT").unwrap())] {
+            assert!(!is_intact(&a_payment(customer).0, &payment), "{customer:?}");
+        }
+        // Delivered, and a line is not.
+        let (status, mut reply) = a_status(true);
+        let last = reply.len() - 8;
+        reply[last] = 0;
+        assert!(!is_intact(&status, &reply));
+        let delivery = Input::Delivery(Delivery { w_id: 1, carrier_id: 1, date_us: 0 });
+        assert!(!is_intact(&delivery, &[0xff; 40]), "negative numbers of orders");
+    }
+}

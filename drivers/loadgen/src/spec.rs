@@ -101,7 +101,8 @@ pub struct Endpoint {
     pub anticache_secret: Option<SecretText>,
 }
 
-/// How a single-statement transaction is framed on MySQL.
+/// How a single-statement transaction is framed on MySQL, as YCSB's are. Transactions of several statements, as TPC-C's, are always
+/// [`MysqlTransaction::Explicit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum MysqlTransaction {

@@ -91,6 +91,15 @@ pub struct BulkWork<'a> {
     pub interrupt: &'a Interrupt,
 }
 
+/// Cached documents beside the rows that they stand for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CacheDifferences {
+    /// Documents found in the cache.
+    pub compared: u64,
+    /// Those that are not their row's, or whose row is gone.
+    pub different: u64,
+}
+
 /// Something that a system did besides transactions. Amounts that its kind does not have are 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemEvent {
@@ -143,6 +152,11 @@ pub trait System: Send + Sync {
 
     /// Passes every row of a table, serialized as the engine has it (`anticache_engine::catalog::row`), to `on_row`, in any order.
     fn scan(&self, catalog: &Catalog, table: TableId, on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError>;
+
+    /// How many cached documents differ from the rows that they stand for, while nothing is running; `None` where nothing is cached.
+    fn cache_differences(&self, _catalog: &Catalog) -> Result<Option<CacheDifferences>, SystemError> {
+        Ok(None)
+    }
 
     /// Whether a replicated table ([`System::scan`] passes one replica) is the same everywhere; otherwise what differs. A system without replicas has
     /// nothing to compare.

@@ -135,9 +135,9 @@ impl TransactionStream for TpccTerminal {
     }
 }
 
-/// Microseconds since 1970.
+/// Microseconds since 1970, cut to whole seconds: more than a DATETIME of MySQL does not hold, and all systems are to store the same rows.
 fn now_us() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64 * 1_000_000)
 }
 
 #[cfg(test)]

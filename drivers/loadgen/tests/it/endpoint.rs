@@ -1,10 +1,11 @@
-//! Load, prewarm and short trials on a deployed system: of the endpoint file that
-//! `ANTICACHE_EVAL_ENDPOINT` names. Without the variable there is nothing to test here; with it, a
-//! server that does not answer is a failure.
+//! Load, prewarm and short trials of YCSB on MySQL and MySQL + Memcached, and on a deployed system: of the endpoint file
+//! that `ANTICACHE_EVAL_ENDPOINT` names. Without the variable that one is left out; with it, a server that does not
+//! answer is a failure.
 
 use std::path::Path;
 
 use crate::common::{Bench, read_json, stderr};
+use crate::servers::{Memcached, Mysqld};
 use serde_json::{Value, json};
 
 fn succeed(bench: &Bench, command: &str) -> Value {
@@ -29,7 +30,22 @@ fn a_deployed_system_is_loaded_and_driven() {
     let Ok(endpoint) = std::env::var("ANTICACHE_EVAL_ENDPOINT") else {
         return;
     };
-    let endpoint = read_json(Path::new(&endpoint));
+    load_and_drive(&read_json(Path::new(&endpoint)));
+}
+
+#[test]
+fn mysql_with_memcached_is_loaded_and_driven() {
+    let (server, cache) = (Mysqld::start(), Memcached::start(64));
+    let mut endpoint = server.endpoint();
+    endpoint["memcached_address"] = json!(cache.address());
+    for system in ["mysql", "mysql-memcached"] {
+        endpoint["system"] = json!(system);
+        endpoint["adapter"] = json!(system);
+        load_and_drive(&endpoint);
+    }
+}
+
+fn load_and_drive(endpoint: &Value) {
     let mut bench = Bench::new();
     bench.set("/system", endpoint["system"].clone());
     bench.set("/endpoint", endpoint.clone());

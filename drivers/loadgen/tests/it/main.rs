@@ -6,7 +6,12 @@ mod bad_input;
 mod common;
 mod endpoint;
 mod prewarm;
+// The engine's tests hold the procedures to the same implementation, so all systems agree with each other.
+#[path = "../../../../anticache-engine/tests/engine/tpcc/reference.rs"]
+mod reference;
 mod secret;
 mod served;
+mod servers;
 mod tpcc;
+mod tpcc_mysql;
 mod trials;

@@ -142,11 +142,12 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Terminal number `index`, at home in a warehouse and a district: terminals go through all districts of the first warehouse, then of the next,
-    /// and after the last from the beginning, so that several may share a home.
+    /// Terminal number `index`, at home in a warehouse and a district: terminals go through all warehouses with the first district, then with the next,
+    /// so that each warehouse has its share of them however many there are; after the last district from the beginning, so that several may share a home.
     pub fn new(scale: Scale, mix: Mix, seeds: Seeds, index: u64) -> Self {
-        let w_id = (index / DISTRICTS as u64 % scale.warehouses as u64) as i16 + 1;
-        let d_id = (index % DISTRICTS as u64) as i8 + 1;
+        let warehouses = scale.warehouses as u64;
+        let w_id = (index % warehouses) as i16 + 1;
+        let d_id = (index / warehouses % DISTRICTS as u64) as i8 + 1;
         let random = Random::new(seeds.inputs, Purpose::Terminal, index);
         Self::at(scale, mix, Constants::new(seeds.population), random, (w_id, d_id))
     }
@@ -322,7 +323,7 @@ mod tests {
                     assert!((100..=500_000).contains(&payment.amount_cents) && payment.w_id == 2);
                     assert!(payment.c_w_id != 2 || payment.c_d_id == payment.d_id);
                 }
-                Input::StockLevel(input) => assert!((10..=20).contains(&input.threshold) && input.d_id == 4),
+                Input::StockLevel(input) => assert!((10..=20).contains(&input.threshold) && input.d_id == 5),
                 Input::Delivery(input) => assert!((1..=10).contains(&input.carrier_id)),
                 Input::OrderStatus(_) => {}
             }

@@ -19,7 +19,7 @@ from matplotlib.markers import MarkerStyle
 
 from figures import data, fig06, tables
 from figures.style import SYSTEMS
-from runner import claims, collect, notebooks, workload
+from runner import claims, collect, notebooks, systems
 from runner.errors import RunError
 from runner.files import read_json, write_json
 
@@ -65,7 +65,7 @@ def close_figures() -> Iterator[None]:
 
 
 def test_every_system_has_its_own_look() -> None:
-    assert set(SYSTEMS) == set(workload.SYSTEMS)
+    assert set(SYSTEMS) == set(systems.SYSTEMS)
     for attribute in ("label", "colour", "marker"):
         assert len({getattr(look, attribute) for look in SYSTEMS.values()}) == len(SYSTEMS)
 

@@ -13,8 +13,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from runner import claims, extent, predicates
+from runner.axes import Cell
 from runner.claims import NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, AllOf, Judgement
-from runner.plan import Cell, Trial, all_cells
+from runner.plan import Trial, all_cells
 from runner.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -343,7 +344,8 @@ def test_cells_that_the_scale_leaves_out_are_named() -> None:
 def test_a_smaller_scale_judges_part_of_the_claims_cells(smoke: Workload, table: MakeTable) -> None:
     whole = dataclasses.replace(smoke, grid=smoke.experiment.grid)
     full = table(_paperlike)
-    at_smoke = full[full["skew"].isin(smoke.grid.skew) & full["data_memory_ratio"].isin(smoke.grid.data_memory_ratio)]
+    at_smoke = full[full["skew"].isin(smoke.grid.values("skew"))]
+    at_smoke = at_smoke[at_smoke["data_memory_ratio"].isin(smoke.grid.values("data_memory_ratio"))]
     listed = claims.load(ROOT / "workloads" / "claims.yml")
     entries = claims.judge_all(listed, at_smoke, {"fig06": extent.table_of(all_cells(whole))})
     part = {e["id"] for e in entries if "part of its cells" in e["qualifiers"]}
@@ -367,6 +369,8 @@ def test_a_crashing_predicate_is_not_a_verdict() -> None:
 def _paperlike(trial: Trial) -> float:
     """A throughput as the paper describes it: falls with data and with falling skew, aLRU 20 x MySQL at 8x."""
     cell = trial.cell
+    assert cell.mix is not None
+    assert cell.skew is not None
     level: float = BASE[cell.system] * (0.5 + cell.skew) / cell.data_memory_ratio**0.1
     if cell.system == "mysql" and cell.mix != "read-only" and cell.skew > 1:
         level /= 2

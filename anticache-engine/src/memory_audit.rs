@@ -10,7 +10,7 @@ use crate::config::{AntiCaching, Config, Log};
 use crate::net::frame::{RequestHead, Status};
 use crate::partition::{Partition, ReplySink};
 use crate::procedure::ProcedureSet;
-use crate::procedure::tpcc::generate::{Mix, Population, Scale, Terminal, TpccTable};
+use crate::procedure::tpcc::generate::{Mix, Population, Scale, Seeds, Terminal, TpccTable};
 use crate::storage::region::audit::resident_bytes_of_this_thread;
 
 /// The system's allocator, which counts for each thread the bytes that it has allocated and not freed.
@@ -127,7 +127,8 @@ fn what_is_accounted_for_is_what_is_taken() {
         }
     }
     audited.compare();
-    let mut terminals: Vec<_> = (0..10).map(|index| Terminal::new(SCALE, Mix::HomeOnly, 1, index)).collect();
+    let mut terminals: Vec<_> =
+        (0..10).map(|index| Terminal::new(SCALE, Mix::HomeOnly, Seeds::both(1), index)).collect();
     for _ in 0..5 {
         for at in 0..4000 {
             let input = terminals[at % 10].next(NOW_US + at as i64);

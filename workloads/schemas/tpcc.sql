@@ -1,4 +1,5 @@
--- TPC-C, revision 5.11, clause 1.3: nine tables. MySQL 5.6 and the engine parse this same file; the table COMMENT carries what only the engine needs.
+-- TPC-C, revision 5.11, clause 1.3: nine tables, and a tenth that says what was loaded. MySQL 5.6 and the engine parse this same file; the table
+-- COMMENT carries what only the engine needs.
 -- HISTORY, ORDERS and ORDER_LINE grow and are evictable (paper §4.1); ITEM is read-only and at every partition. Sizes are at least those of the
 -- specification; counters that it bounds by four digits are INT, because runs are longer than its measurement interval.
 CREATE TABLE warehouse (
@@ -129,3 +130,15 @@ CREATE TABLE stock (
   s_data VARCHAR(50) NOT NULL,
   PRIMARY KEY (s_w_id, s_i_id)
 ) ENGINE = InnoDB DEFAULT CHARSET = latin1 COMMENT = 'partition by s_w_id';
+
+-- Not one of TPC-C's: one row, written last when the database is loaded, so that a trial of another specification, or on half a database, is refused.
+CREATE TABLE data_set (
+  ds_format INT NOT NULL,
+  ds_warehouses INT NOT NULL,
+  ds_items INT NOT NULL,
+  ds_customers_per_district INT NOT NULL,
+  ds_orders_per_district INT NOT NULL,
+  ds_population_seed BIGINT NOT NULL,
+  ds_schema CHAR(16) NOT NULL,
+  PRIMARY KEY (ds_format)
+) ENGINE = InnoDB DEFAULT CHARSET = latin1 COMMENT = 'replicated';

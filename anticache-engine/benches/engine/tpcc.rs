@@ -10,7 +10,9 @@ use anticache_engine::config::{AntiCaching, Config, Log};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
 use anticache_engine::partition::Partition;
 use anticache_engine::procedure::ProcedureSet;
-use anticache_engine::procedure::tpcc::generate::{Mix, Population, Scale, Terminal, TpccTable, TransactionKind};
+use anticache_engine::procedure::tpcc::generate::{
+    Mix, Population, Scale, Seeds, Terminal, TpccTable, TransactionKind,
+};
 
 use crate::harness::{self, BATCH, Replies, Report, median, ratio, schema};
 
@@ -50,7 +52,8 @@ fn config(arguments: &Arguments, anticaching: AntiCaching, log: Log, data_dir: &
 /// Requests of ten terminals for each warehouse, taking turns.
 fn draw(scale: Scale, only: Option<&str>, procedures: &ProcedureSet) -> anyhow::Result<Vec<u8>> {
     let count = u64::from(scale.warehouses.unsigned_abs()) * 10;
-    let mut terminals: Vec<_> = (0..count).map(|index| Terminal::new(scale, Mix::HomeOnly, SEED, index)).collect();
+    let mut terminals: Vec<_> =
+        (0..count).map(|index| Terminal::new(scale, Mix::HomeOnly, Seeds::both(SEED), index)).collect();
     let only = match only {
         None => None,
         Some(name) => {

@@ -324,9 +324,9 @@ mod tests {
         let names = |wanted: fn(&TableDef) -> bool| -> Vec<&str> {
             catalog.tables().iter().filter(|table| wanted(table)).map(|table| table.name.as_str()).collect()
         };
-        assert_eq!(catalog.tables().len(), 9);
+        assert_eq!(catalog.tables().len(), 10);
         assert_eq!(names(|table| table.evictable), ["history", "orders", "order_line"]);
-        assert_eq!(names(|table| table.replicated), ["item"]);
+        assert_eq!(names(|table| table.replicated), ["item", "data_set"]);
         assert_eq!(names(|table| table.key_bytes == 0), ["history"]);
         assert!(catalog.tables().iter().all(|table| table.replicated || table.partition_column.is_some()));
         let customer = catalog.table(catalog.table_id("customer").unwrap());

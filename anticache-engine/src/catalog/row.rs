@@ -113,6 +113,68 @@ pub fn values<'row>(table: &TableDef, serialized: &'row [u8]) -> Result<Vec<Valu
     Ok(table.columns.iter().map(value).collect())
 }
 
+/// Appends the serialized row of these values, one for each column in the DDL's order: the inverse of [`values`]. CHAR is padded with blanks.
+///
+/// # Errors
+/// What does not fit: the number of values, a value of another kind or size, NULL where the column has none.
+pub fn encode(table: &TableDef, values: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), String> {
+    if values.len() != table.columns.len() {
+        return Err(format!(
+            "{} values for table {}, which has {} columns",
+            values.len(),
+            table.name,
+            table.columns.len()
+        ));
+    }
+    let start = out.len();
+    out.resize(start + table.row_bytes, 0);
+    for (column, value) in table.columns.iter().zip(values) {
+        encode_column(table, column, *value, start, out)?;
+    }
+    Ok(())
+}
+
+/// Writes one value of the row that begins at `start`; VARCHAR columns come in their order.
+fn encode_column(
+    table: &TableDef,
+    column: &super::Column,
+    value: Value<'_>,
+    start: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
+    let refuse =
+        || format!("column `{}` of table {} is {:?}; not {value:?}", column.name, table.name, column.column_type);
+    let place = start + column.offset..start + column.offset + column.column_type.bytes();
+    match (value, column.column_type) {
+        (Value::Null, column_type) => {
+            let bit = column.null_bit.ok_or_else(refuse)?;
+            out[start + table.null_offset + bit / 8] |= 1 << (bit % 8);
+            if matches!(column_type, ColumnType::VarChar { .. }) {
+                out.extend_from_slice(&[0; 2]);
+            }
+        }
+        (Value::Text(text), ColumnType::VarChar { max_bytes }) if text.len() <= max_bytes => {
+            out.extend_from_slice(&(text.len() as u16).to_le_bytes());
+            out.extend_from_slice(text);
+        }
+        (Value::Text(text), ColumnType::Char { bytes }) if text.len() <= bytes => {
+            let (used, padding) = out[place].split_at_mut(text.len());
+            used.copy_from_slice(text);
+            padding.fill(b' ');
+        }
+        (Value::Number(value), column_type) if column_type.is_number() => {
+            let bytes = value.to_le_bytes();
+            let target = &mut out[place];
+            target.copy_from_slice(&bytes[..target.len()]);
+            if number(target) != value {
+                return Err(refuse());
+            }
+        }
+        _ => return Err(refuse()),
+    }
+    Ok(())
+}
+
 /// One column's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value<'row> {
@@ -122,4 +184,65 @@ pub enum Value<'row> {
     Number(i64),
     /// CHAR with its padding, or VARCHAR.
     Text(&'row [u8]),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Catalog;
+    use super::*;
+
+    const SQL: &str = "CREATE TABLE t (a VARCHAR(5), k SMALLINT NOT NULL, c CHAR(4) NOT NULL, d DECIMAL(6,2), b VARCHAR(3) NOT NULL, e BIGINT, PRIMARY KEY (k))";
+
+    #[test]
+    fn encoding_is_the_inverse_of_reading() {
+        let catalog = Catalog::from_sql(SQL).unwrap();
+        let table = catalog.table(0);
+        for row in [
+            [
+                Value::Text(b"abcde"),
+                Value::Number(-7),
+                Value::Text(b"wxyz"),
+                Value::Null,
+                Value::Text(b""),
+                Value::Number(i64::MIN),
+            ],
+            [
+                Value::Null,
+                Value::Number(300),
+                Value::Text(b"w   "),
+                Value::Number(-123_456),
+                Value::Text(b"xyz"),
+                Value::Null,
+            ],
+        ] {
+            let mut encoded = b"before".to_vec();
+            encode(table, &row, &mut encoded).unwrap();
+            assert_eq!(values(table, &encoded[6..]).unwrap(), row);
+        }
+        let short = [Value::Null, Value::Number(1), Value::Text(b"w"), Value::Null, Value::Text(b""), Value::Null];
+        let mut encoded = Vec::new();
+        encode(table, &short, &mut encoded).unwrap();
+        assert_eq!(values(table, &encoded).unwrap()[2], Value::Text(b"w   "));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let catalog = Catalog::from_sql(SQL).unwrap();
+        let fits = [Value::Null, Value::Number(1), Value::Text(b"w"), Value::Null, Value::Text(b""), Value::Null];
+        for (column, value, expected) in [
+            (0, Value::Text(b"abcdef"), "column `a` of table t"),
+            (1, Value::Null, "column `k`"),
+            (1, Value::Number(40_000), "not Number(40000)"),
+            (2, Value::Text(b"vwxyz"), "column `c`"),
+            (3, Value::Text(b"1"), "column `d`"),
+            (4, Value::Number(1), "column `b`"),
+        ] {
+            let mut row = fits;
+            row[column] = value;
+            let problem = encode(catalog.table(0), &row, &mut Vec::new()).unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
+        let problem = encode(catalog.table(0), &fits[1..], &mut Vec::new()).unwrap_err();
+        assert_eq!(problem, "5 values for table t, which has 6 columns");
+    }
 }

@@ -11,6 +11,7 @@ pub mod data_check;
 pub mod interrupt;
 pub mod parallel;
 pub mod progress;
+pub mod row_hash;
 pub mod spec;
 pub mod streams;
 pub mod system;

@@ -98,7 +98,9 @@ fn load(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
 
 fn prewarm(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     let spec = call.read_spec()?;
-    let system = system::open(&spec, &Workload::new(&spec))?;
+    let workload = Workload::new(&spec);
+    let system = system::open(&spec, &workload)?;
+    data_check::is_loaded(system.as_ref(), &workload)?;
     let started = Instant::now();
     let summary = system.prewarm(BulkWork { threads: spec.loading_threads, interrupt })?;
     call.report("prewarm", &json!({"format": 1, "summary": summary, "seconds": started.elapsed().as_secs_f64()}))

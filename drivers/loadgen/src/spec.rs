@@ -101,7 +101,8 @@ pub struct Endpoint {
     pub anticache_secret: Option<SecretText>,
 }
 
-/// How a single-statement transaction is framed on MySQL.
+/// How a single-statement transaction is framed on MySQL, as YCSB's are. Transactions of several statements, as TPC-C's, are always
+/// [`MysqlTransaction::Explicit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum MysqlTransaction {
@@ -206,6 +207,9 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, SpecError
 impl SpecFile {
     fn benchmark(&self) -> Result<BenchmarkSpec, Problem> {
         let named = [("ycsb", self.ycsb.is_some()), ("tpcc", self.tpcc.is_some())];
+        if named.iter().all(|(name, _)| *name != self.benchmark) {
+            return Err(Problem::new("benchmark", &self.benchmark, "unknown benchmark", "ycsb, tpcc"));
+        }
         if let Some((other, _)) = named.iter().find(|(name, is_there)| *is_there && *name != self.benchmark) {
             return Err(Problem::new(other, "present", format!("benchmark is {}", self.benchmark), "absent"));
         }
@@ -216,12 +220,11 @@ impl SpecFile {
                 check_ycsb(ycsb)?;
                 Ok(BenchmarkSpec::Ycsb(ycsb.clone()))
             }
-            "tpcc" => {
+            _ => {
                 let tpcc = self.tpcc.as_ref().ok_or_else(|| absent("tpcc"))?;
                 check_tpcc(tpcc)?;
                 Ok(BenchmarkSpec::Tpcc(tpcc.clone(), Arc::new(self.catalog()?)))
             }
-            other => Err(Problem::new("benchmark", other, "unknown benchmark", "ycsb, tpcc")),
         }
     }
 
@@ -233,7 +236,9 @@ impl SpecFile {
         };
         let refused = |problem: String| Problem::new("schema", schema.display(), problem, allowed);
         let ddl = std::fs::read_to_string(schema).map_err(|error| refused(error.to_string()))?;
-        Catalog::from_sql(&ddl).map_err(|error| refused(error.to_string()))
+        let catalog = Catalog::from_sql(&ddl).map_err(|error| refused(error.to_string()))?;
+        crate::tpcc::check_catalog(&catalog).map_err(|error| refused(error.to_string()))?;
+        Ok(catalog)
     }
 
     fn check(self) -> Result<Spec, Problem> {
@@ -338,7 +343,8 @@ fn check_tpcc(tpcc: &TpccSpec) -> Result<(), Problem> {
     in_range("tpcc.warehouses", tpcc.warehouses, 1, i16::MAX as u32)?;
     in_range("tpcc.items", tpcc.items, 1, 100_000)?;
     in_range("tpcc.customers_per_district", tpcc.customers_per_district, 1, 3000)?;
-    in_range("tpcc.orders_per_district", tpcc.orders_per_district, 1, 10_000_000)?;
+    // Every customer has an order, or Order-Status would find none (clause 4.3.3.1 gives each exactly one).
+    in_range("tpcc.orders_per_district", tpcc.orders_per_district, tpcc.customers_per_district, 10_000_000)?;
     in_range("tpcc.wait_factor", tpcc.wait_factor, 0.0, 10.0)
 }
 

@@ -21,6 +21,8 @@ pub enum Purpose {
     ReadBack = 3,
     /// Round keys of the scattered key order; index = 0.
     Scatter = 4,
+    /// Keying and think times of a terminal; index = terminal.
+    Pauses = 5,
 }
 
 /// The stream of that name.

@@ -91,6 +91,15 @@ pub struct BulkWork<'a> {
     pub interrupt: &'a Interrupt,
 }
 
+/// Cached documents beside the rows that they stand for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CacheDifferences {
+    /// Documents found in the cache.
+    pub compared: u64,
+    /// Those that are not their row's, or whose row is gone.
+    pub different: u64,
+}
+
 /// A deployed system under test.
 pub trait System: Send + Sync {
     /// Creates the benchmark's tables from the DDL text, in place of older ones.
@@ -108,11 +117,21 @@ pub trait System: Send + Sync {
     /// with `cpus` CPUs.
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>>;
 
+    /// Whether what is loaded can be read again; a system that keeps nothing cannot be asked what it was loaded with.
+    fn keeps_data(&self) -> bool {
+        true
+    }
+
     /// Opens the connection of one group of terminals.
     fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError>;
 
     /// Passes every row of a table, serialized as the engine has it (`anticache_engine::catalog::row`), to `on_row`, in any order.
     fn scan(&self, catalog: &Catalog, table: TableId, on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError>;
+
+    /// How many cached documents differ from the rows that they stand for, while nothing is running; `None` where nothing is cached.
+    fn cache_differences(&self, _catalog: &Catalog) -> Result<Option<CacheDifferences>, SystemError> {
+        Ok(None)
+    }
 
     /// Counters of all servers, to be read before and after a measurement.
     fn counters(&self) -> Result<ByServer, SystemError>;

@@ -4,6 +4,7 @@
 //! [`crate::system`] know none.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anticache_engine::procedure::tpcc::generate::Input;
 
@@ -33,6 +34,12 @@ impl Transaction<'_> {
 pub trait TransactionStream: Send {
     /// The next transaction; it borrows the stream's buffers.
     fn next(&mut self) -> Transaction<'_>;
+
+    /// How long the terminal waits, from the last answer on, before it submits the next transaction. Asked once before each, and before `next`, so
+    /// that what is entered then has the date of its submission.
+    fn pause(&mut self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A benchmark with its parameters and seed.
@@ -55,6 +62,15 @@ impl Workload {
         match self {
             Workload::Ycsb(_) => &["read", "update"],
             Workload::Tpcc(_) => &["new_order", "payment", "order_status", "delivery", "stock_level"],
+        }
+    }
+
+    /// Whether terminals pause between transactions. Those get a connection and a thread each, whatever the system, since a sleeping thread serves
+    /// nobody.
+    pub fn pauses(&self) -> bool {
+        match self {
+            Workload::Ycsb(_) => false,
+            Workload::Tpcc(tpcc) => tpcc.pauses(),
         }
     }
 

@@ -7,7 +7,7 @@ mod inputs;
 mod population;
 mod random;
 
-pub use inputs::{Input, Mix, Terminal, TransactionKind};
+pub use inputs::{Input, Mix, Seeds, Terminal, TransactionKind};
 pub use population::{Population, TpccTable};
 pub use random::{Constants, Random, last_name};
 

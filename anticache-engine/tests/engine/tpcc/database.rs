@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anticache_engine::catalog::row::{Value, values};
 use anticache_engine::catalog::{Catalog, TableId};
 use anticache_engine::config::{AntiCaching, Compaction, Config, Log, Merge};
 use anticache_engine::durability::recovery::{Opened, Site};
@@ -24,7 +23,7 @@ use anticache_engine::txn::{Abort, TxnContext};
 
 use crate::support::replies::{Answer, Bytes, decode};
 
-use super::reference::{Row, Val};
+use super::reference::{Row, by_name};
 
 pub const SEED: u64 = 20130826;
 pub const SCHEMA: &str = include_str!("../../../../workloads/schemas/tpcc.sql");
@@ -36,17 +35,6 @@ pub fn catalog() -> Catalog {
 
 pub fn population(scale: Scale) -> Population {
     Population::new(&catalog(), scale, SEED).unwrap()
-}
-
-/// A row by column names.
-pub fn by_name(table: &anticache_engine::catalog::TableDef, serialized: &[u8]) -> Row {
-    let values = values(table, serialized).unwrap();
-    let owned = values.iter().map(|value| match *value {
-        Value::Null => Val::Null,
-        Value::Number(number) => Val::Number(number),
-        Value::Text(text) => Val::Text(text.to_vec()),
-    });
-    Row(table.columns.iter().map(|column| column.name.clone()).zip(owned).collect())
 }
 
 /// How a database is run.

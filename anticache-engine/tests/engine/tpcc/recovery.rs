@@ -10,7 +10,7 @@ use anticache_engine::config::{AntiCaching, Compaction, Log, Merge};
 use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::net::frame::Status;
 use anticache_engine::procedure::tpcc::consistency::Report;
-use anticache_engine::procedure::tpcc::generate::{Input, Mix, Scale, Terminal};
+use anticache_engine::procedure::tpcc::generate::{Input, Mix, Scale, Seeds, Terminal};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -80,7 +80,8 @@ impl Case {
         };
         let mix = [Mix::HomeOnly, Mix::WithRemote, Mix::Remote(50)][random.random_range(0..3)];
         let terminals = 10 * u64::from(partitions);
-        let terminals = (0..terminals).map(|index| Terminal::new(scale(partitions), mix, SEED + seed, index)).collect();
+        let seeds = Seeds { population: SEED, inputs: SEED + seed };
+        let terminals = (0..terminals).map(|index| Terminal::new(scale(partitions), mix, seeds, index)).collect();
         Self {
             seed,
             random,

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use anticache_engine::catalog::Catalog;
+use anticache_engine::catalog::row::{Value, values};
 use anticache_engine::procedure::tpcc::generate::{Input, Population, Scale, TpccTable};
 use anticache_engine::procedure::tpcc::params::{CustomerBy, Delivery, NewOrder, OrderStatus, Payment, StockLevel};
-
-use super::database::by_name;
 
 /// A column's value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +45,17 @@ impl Row {
     fn add(&mut self, column: &str, value: i64) {
         self.set(column, self.number(column) + value);
     }
+}
+
+/// A row by column names.
+pub fn by_name(table: &anticache_engine::catalog::TableDef, serialized: &[u8]) -> Row {
+    let values = values(table, serialized).unwrap();
+    let owned = values.iter().map(|value| match *value {
+        Value::Null => Val::Null,
+        Value::Number(number) => Val::Number(number),
+        Value::Text(text) => Val::Text(text.to_vec()),
+    });
+    Row(table.columns.iter().map(|column| column.name.clone()).zip(owned).collect())
 }
 
 /// Rows by primary key; those of HISTORY by their number.

@@ -23,6 +23,10 @@ impl System for NullSystem {
         Ok("the null system holds nothing".to_owned())
     }
 
+    fn keeps_data(&self) -> bool {
+        false
+    }
+
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>> {
         evenly(terminals, cpus)
     }

@@ -8,7 +8,6 @@ mod worker;
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,13 +17,13 @@ use crate::data_check;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::spec::{Adapter, Spec};
-use crate::system::{self, ByServer, Connection, System, SystemError};
+use crate::system::{self, ByServer, Connection, System, SystemError, one_terminal_each};
 use crate::workload::Workload;
 
 use recorder::{Counts, Recorder, Spans, Tally, Timeline, TimelineSecond, common_pauses};
 use result::{LatencySummary, RESULT_FORMAT, latency_log, timeline_csv};
 pub use result::{Status, TrialResult, to_json, write_file};
-use worker::{Outstanding, Shared, Worker};
+use worker::{Outstanding, Shared, Stop, Worker};
 
 /// Share of its CPUs from which on the client counts as the bottleneck (design §4.4).
 const CLIENT_CPU_LIMIT: f64 = 0.9;
@@ -215,7 +214,10 @@ impl<'a> Attempt<'a> {
 
     /// Connects all groups of terminals, then starts them together.
     fn start_workers(&mut self, system: &dyn System) -> Result<(), SystemError> {
-        let groups = system.terminal_groups(self.spec.terminals, self.cpus.count());
+        let groups = match self.workload.pauses() {
+            true => one_terminal_each(self.spec.terminals),
+            false => system.terminal_groups(self.spec.terminals, self.cpus.count()),
+        };
         let mut connected: Vec<(Range<u32>, Box<dyn Connection>)> = Vec::with_capacity(groups.len());
         for group in groups {
             if self.interrupt.requested() {
@@ -226,7 +228,7 @@ impl<'a> Attempt<'a> {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             spans: self.spans(),
-            stop: AtomicBool::new(false),
+            stop: Stop::default(),
             timeline: Mutex::new(Timeline::default()),
             outstanding: (0..self.spec.terminals).map(|_| Outstanding::default()).collect(),
         });
@@ -439,7 +441,7 @@ impl Crew {
     /// Tells the workers to stop and waits for what is outstanding, for a limited time, which is short unless
     /// the trial is `complete` and nobody interrupts. Returns the errors of workers that ended meanwhile.
     fn stop(&mut self, patience: Patience, complete: bool, interrupt: &Interrupt) -> Vec<SystemError> {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.request();
         let start = Instant::now();
         let mut errors = Vec::new();
         loop {

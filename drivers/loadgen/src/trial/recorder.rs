@@ -259,6 +259,8 @@ pub struct Recorder {
     /// End of the last completion, but never before the measured interval.
     last_completion_ns: u64,
     stalled_ns: u64,
+    /// Whether its terminal pauses: what nobody waits for is no stall.
+    resting: bool,
     current: SecondTally,
     second: i64,
     second_end_ns: u64,
@@ -274,6 +276,7 @@ impl Recorder {
             pauses_ns: Vec::new(),
             last_completion_ns: spans.measure_start_ns,
             stalled_ns: spans.stalled_ns(),
+            resting: false,
             current: SecondTally::new(),
             second: spans.second_of(0),
             second_end_ns: spans.second_end_ns(0),
@@ -318,6 +321,18 @@ impl Recorder {
         }
     }
 
+    /// Its only terminal waits for no answer from now on. A stall of the system is then a time in which every terminal waits.
+    pub fn rest(&mut self, now_ns: u64) {
+        self.end_pause(now_ns);
+        self.resting = true;
+    }
+
+    /// The terminal has ended its pause.
+    pub fn resume(&mut self, now_ns: u64) {
+        self.end_pause(now_ns);
+        self.resting = false;
+    }
+
     /// The stalls of this worker alone in the measured interval, up to `now_ns`.
     pub fn pauses_ns(&mut self, now_ns: u64) -> &[Range<u64>] {
         self.end_pause(now_ns);
@@ -328,7 +343,7 @@ impl Recorder {
         let now_ns = now_ns.clamp(self.spans.measure_start_ns, self.spans.measure_end_ns);
         // The clock may have been read before another thread ended the pause.
         let now_ns = now_ns.max(self.last_completion_ns);
-        if now_ns - self.last_completion_ns >= self.stalled_ns {
+        if !self.resting && now_ns - self.last_completion_ns >= self.stalled_ns {
             self.pauses_ns.push(self.last_completion_ns..now_ns);
         }
         self.last_completion_ns = now_ns;
@@ -429,6 +444,19 @@ mod tests {
         assert_eq!(pauses(&[0]), [(1_500_000_000, 4_000_000_000)], "a whole interval of silence");
         assert_eq!(pauses(&[2 * SECOND, 2_900_000_000]), [(2_900_000_000, 4_000_000_000)]);
         assert_eq!(pauses(&[2 * SECOND, 2_900_000_000, 3_500_000_000]), []);
+    }
+
+    #[test]
+    fn a_terminals_own_pauses_are_no_stalls() {
+        let mut recorder = Recorder::new(1, SPANS);
+        recorder.rest(0);
+        recorder.resume(2_800_000_000);
+        assert_eq!(recorder.pauses_ns(2_900_000_000), []);
+        let waited = std::slice::from_ref(&(2_900_000_000..4_000_000_000));
+        assert_eq!(recorder.pauses_ns(10 * SECOND), waited, "it waited");
+        let mut recorder = Recorder::new(1, SPANS);
+        recorder.rest(0);
+        assert_eq!(recorder.pauses_ns(10 * SECOND), [], "it still rests");
     }
 
     #[test]

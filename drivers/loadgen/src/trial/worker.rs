@@ -1,9 +1,9 @@
-//! The closed loop: every terminal has one transaction outstanding and submits the next as soon as
-//! the last is over. The same loop drives every system.
+//! The closed loop: every terminal has at most one transaction outstanding and submits the next when the last is over, at once or after its pause.
+//! The same loop drives every system.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::recorder::{Recorder, Spans, Timeline};
 use crate::system::{Completion, Connection, SystemError};
@@ -14,8 +14,8 @@ pub struct Shared {
     /// When the terminals started; all times are nanoseconds since then.
     pub started: Instant,
     pub spans: Spans,
-    /// Set to end the trial early.
-    pub stop: AtomicBool,
+    /// Ends the trial early.
+    pub stop: Stop,
     pub timeline: Mutex<Timeline>,
     /// What every terminal waits for, by its number: for whoever asks from outside which of them hang.
     pub outstanding: Vec<Outstanding>,
@@ -25,6 +25,34 @@ impl Shared {
     /// Nanoseconds since the terminals started.
     pub fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
+    }
+}
+
+/// A request to stop, which ends pauses.
+#[derive(Default)]
+pub struct Stop {
+    requested: AtomicBool,
+    asleep: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Stop {
+    pub fn request(&self) {
+        // Under the lock, so that nobody who has just looked falls asleep after the call.
+        let _asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        self.requested.store(true, Ordering::Relaxed);
+        self.wake.notify_all();
+    }
+
+    pub fn requested(&self) -> bool {
+        self.requested.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps for that time, or until the request.
+    fn sleep(&self, time: Duration) {
+        let asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        // A poisoned lock protects nothing here.
+        let _ = self.wake.wait_timeout_while(asleep, time, |()| !self.requested());
     }
 }
 
@@ -94,36 +122,62 @@ impl Worker {
 
     fn drive(&mut self) -> Result<(), SystemError> {
         let mut completions = Vec::with_capacity(self.streams.len());
+        let mut outstanding = 0;
         for index in 0..self.streams.len() {
-            self.submit(index)?;
+            outstanding += usize::from(self.submit(index)?);
         }
-        let mut outstanding = self.streams.len();
         while outstanding > 0 {
             self.connection.wait(&mut completions)?;
             let now_ns = self.shared.now_ns();
             self.record(now_ns, &completions)?;
-            let over = now_ns >= self.shared.spans.measure_end_ns || self.shared.stop.load(Ordering::Relaxed);
+            let over = self.is_over(now_ns);
             for completion in completions.drain(..) {
-                if over {
+                if over || !self.submit((completion.terminal - self.first_terminal) as usize)? {
                     outstanding -= 1;
-                } else {
-                    self.submit((completion.terminal - self.first_terminal) as usize)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn submit(&mut self, index: usize) -> Result<(), SystemError> {
+    fn is_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.shared.spans.measure_end_ns || self.shared.stop.requested()
+    }
+
+    /// Sleeps through a terminal's pause, which is not part of any latency and during which the terminal waits for nobody; false: the trial was over
+    /// before it.
+    fn pause(&self, pause: Duration) -> bool {
+        let now_ns = self.shared.now_ns();
+        self.lock_recorder().rest(now_ns);
+        let left_ns = self.shared.spans.measure_end_ns.saturating_sub(now_ns);
+        self.shared.stop.sleep(pause.min(Duration::from_nanos(left_ns)));
+        let now_ns = self.shared.now_ns();
+        if self.is_over(now_ns) {
+            return false;
+        }
+        self.lock_recorder().resume(now_ns);
+        true
+    }
+
+    /// Submits a terminal's next transaction after its pause; false: the trial was over before.
+    fn submit(&mut self, index: usize) -> Result<bool, SystemError> {
+        let pause = self.streams[index].pause();
+        if !pause.is_zero() && !self.pause(pause) {
+            return Ok(false);
+        }
         let terminal = self.first_terminal + index as u32;
         let transaction = self.streams[index].next();
         // Before the submission, since a blocking adapter executes the transaction in it.
         self.shared.outstanding[terminal as usize].begin(transaction.type_index(), self.shared.now_ns());
-        self.connection.submit(terminal, &transaction)
+        self.connection.submit(terminal, &transaction).map(|()| true)
+    }
+
+    fn lock_recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&self, now_ns: u64, completions: &[Completion]) -> Result<(), SystemError> {
-        let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recorder = self.lock_recorder();
         if recorder.needs_flush(now_ns) {
             let mut timeline = self.shared.timeline.lock().unwrap_or_else(PoisonError::into_inner);
             recorder.flush(now_ns, &mut timeline);

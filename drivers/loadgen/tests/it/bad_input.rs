@@ -49,6 +49,32 @@ fn impossible_values_are_named_with_what_is_allowed() {
 }
 
 #[test]
+fn impossible_tpcc_databases_are_named_with_what_is_allowed() {
+    let cases: &[(&str, Value, &[&str])] = &[
+        ("/tpcc/warehouses", json!(0), &["tpcc.warehouses = 0", "allowed: 1 to 32767"]),
+        ("/tpcc/warehouses", json!(32_768), &["tpcc.warehouses = 32768", "allowed: 1 to 32767"]),
+        ("/tpcc/items", json!(0), &["tpcc.items = 0", "allowed: 1 to 100000"]),
+        ("/tpcc/customers_per_district", json!(3001), &["customers_per_district = 3001", "allowed: 1 to 3000"]),
+        ("/tpcc/orders_per_district", json!(29), &["tpcc.orders_per_district = 29", "allowed: 30 to 10000000"]),
+        ("/tpcc/wait_factor", json!(-0.5), &["tpcc.wait_factor = -0.5", "allowed: 0 to 10"]),
+        ("/tpcc/access", json!("far"), &["`far`", "`home-warehouse`", "`remote`"]),
+        ("/tpcc/population_seed", json!(-1), &["-1", "u64"]),
+        ("/tpcc/mix", json!(1), &["unknown field `mix`", "`access`"]),
+        ("/schema", Value::Null, &["schema = absent", "needed when benchmark is tpcc"]),
+        ("/schema", json!("/nonexistent.sql"), &["schema = /nonexistent.sql", "No such file"]),
+        ("/benchmark", json!("ycsb"), &["tpcc = present", "benchmark is ycsb", "allowed: absent"]),
+    ];
+    for (pointer, value, parts) in cases {
+        let mut bench = Bench::tpcc();
+        bench.set(pointer, value.clone());
+        assert_refused(&bench, "run", parts);
+    }
+    let mut bench = Bench::tpcc();
+    bench.set("/schema", json!(Bench::schema("ycsb.sql")));
+    assert_refused(&bench, "run", &["ycsb.sql", "`warehouse`", "TPC-C needs it"]);
+}
+
+#[test]
 fn unknown_and_missing_keys_are_named() {
     let mut bench = Bench::new();
     bench.set("/warm_up_s", json!(1));

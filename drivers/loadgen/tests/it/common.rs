@@ -26,6 +26,25 @@ impl Bench {
         Bench { directory: TempDir::new().expect("a temporary directory"), spec }
     }
 
+    /// A short trial of TPC-C at a small scale, of the null system.
+    pub fn tpcc() -> Bench {
+        let mut bench = Bench::new();
+        bench.spec.as_object_mut().expect("an object").remove("ycsb");
+        bench.set("/benchmark", json!("tpcc"));
+        bench.set("/schema", json!(Bench::schema("tpcc.sql")));
+        let tpcc = json!({
+            "warehouses": 2, "items": 100, "customers_per_district": 30, "orders_per_district": 30,
+            "population_seed": 3, "access": "home-warehouse", "wait_factor": 0.0
+        });
+        bench.set("/tpcc", tpcc);
+        bench
+    }
+
+    /// A file of `workloads/schemas`.
+    pub fn schema(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads/schemas").join(name)
+    }
+
     /// Replaces the value at a JSON pointer.
     pub fn set(&mut self, pointer: &str, value: Value) {
         let (parent, key) = pointer.rsplit_once('/').expect("a JSON pointer");

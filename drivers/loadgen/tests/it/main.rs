@@ -6,5 +6,10 @@ mod bad_input;
 mod common;
 mod endpoint;
 mod prewarm;
+// The engine's tests hold the procedures to the same implementation, so all systems agree with each other.
+#[path = "../../../../anticache-engine/tests/engine/tpcc/reference.rs"]
+mod reference;
 mod secret;
+mod servers;
+mod tpcc_mysql;
 mod trials;

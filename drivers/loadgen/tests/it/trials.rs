@@ -98,6 +98,48 @@ fn an_interrupted_trial_keeps_what_it_measured() {
     }
 }
 
+/// Flags of a trial, without that of a debug build.
+fn flags(result: &Value) -> Vec<&str> {
+    let flags = result["flags"].as_array().unwrap().iter().filter_map(Value::as_str);
+    flags.filter(|&flag| flag != "debug_build").collect()
+}
+
+#[test]
+fn terminals_that_pause_submit_as_often_as_they_may() {
+    let mut bench = Bench::tpcc();
+    bench.set("/terminals", json!(16));
+    bench.set("/measure_s", json!(2));
+    // About 21 ms for a transaction.
+    bench.set("/tpcc/wait_factor", json!(0.001));
+    let output = bench.call("run");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let result = bench.result();
+    assert_eq!(flags(&result), [""; 0], "{result:#}");
+    // 16 × 2 s ÷ 21 ms = 1524; a busy machine wakes them late, but nothing lets them submit early.
+    let committed = result["committed"].as_u64().unwrap();
+    assert!((300..2000).contains(&committed), "{committed}");
+    assert!(result["latency_us"]["p50"].as_u64().unwrap() < 10_000, "pauses are no latency: {result:#}");
+}
+
+#[test]
+fn terminals_that_still_pause_at_the_end_neither_hang_nor_stall() {
+    let mut bench = Bench::tpcc();
+    bench.set("/measure_s", json!(1.5));
+    bench.set("/tpcc/wait_factor", json!(10));
+    let started = Instant::now();
+    assert_eq!(bench.call("run").status.code(), Some(0));
+    assert!(started.elapsed() < Duration::from_secs(15), "20 s is the shortest pause");
+    assert_eq!(flags(&bench.result()), ["nothing_committed"]);
+
+    let mut child = start_long_trial(&mut bench);
+    std::thread::sleep(Duration::from_millis(1500));
+    let interrupted = Instant::now();
+    signal(&child, Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(interrupted.elapsed() < Duration::from_secs(5));
+    assert_eq!(bench.result()["reason"], "interrupted");
+}
+
 #[test]
 fn a_server_that_is_not_there_is_a_failed_trial_with_its_reason() {
     // A port that was free a moment ago: nothing listens on it.

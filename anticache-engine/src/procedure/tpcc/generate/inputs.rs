@@ -111,6 +111,23 @@ const DECK: [TransactionKind; 23] = {
     deck
 };
 
+/// Where randomness comes from. The constants of NURand belong to the population (clause 2.1.6.1), so that every run of a database has its hot items
+/// and customers; what is drawn belongs to the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seeds {
+    /// That of the population.
+    pub population: u64,
+    /// Of the inputs.
+    pub inputs: u64,
+}
+
+impl Seeds {
+    /// The same for both.
+    pub const fn both(seed: u64) -> Self {
+        Self { population: seed, inputs: seed }
+    }
+}
+
 /// A terminal's endless stream of inputs, reproducible from its name alone.
 #[derive(Debug, Clone)]
 pub struct Terminal {
@@ -125,13 +142,13 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Terminal number `index`, at home in a warehouse and a district: terminals go through all districts of the first warehouse, then of the next.
-    /// `seed` is that of the population, from which NURand's constants come.
-    pub fn new(scale: Scale, mix: Mix, seed: u64, index: u64) -> Self {
+    /// Terminal number `index`, at home in a warehouse and a district: terminals go through all districts of the first warehouse, then of the next,
+    /// and after the last from the beginning, so that several may share a home.
+    pub fn new(scale: Scale, mix: Mix, seeds: Seeds, index: u64) -> Self {
         let w_id = (index / DISTRICTS as u64 % scale.warehouses as u64) as i16 + 1;
         let d_id = (index % DISTRICTS as u64) as i8 + 1;
-        let random = Random::new(seed, Purpose::Terminal, index);
-        Self::at(scale, mix, Constants::new(seed), random, (w_id, d_id))
+        let random = Random::new(seeds.inputs, Purpose::Terminal, index);
+        Self::at(scale, mix, Constants::new(seeds.population), random, (w_id, d_id))
     }
 
     fn at(scale: Scale, mix: Mix, constants: Constants, random: Random, (w_id, d_id): (i16, i8)) -> Self {
@@ -140,16 +157,22 @@ impl Terminal {
 
     /// The next input, entered at a time in microseconds since 1970.
     pub fn next(&mut self, now_us: i64) -> Input {
+        let kind = self.next_kind();
+        self.draw(kind, now_us)
+    }
+
+    /// The next transaction of the mix (clause 5.2.4.2: cards of a shuffled deck); [`Terminal::draw`] gives its input.
+    pub fn next_kind(&mut self) -> TransactionKind {
         if self.played == DECK.len() {
             self.random.shuffle(&mut self.deck);
             self.played = 0;
         }
         let kind = self.deck[self.played];
         self.played += 1;
-        self.draw(kind, now_us)
+        kind
     }
 
-    /// An input of one transaction, outside of the mix.
+    /// An input of one transaction, whatever the mix.
     pub fn draw(&mut self, kind: TransactionKind, now_us: i64) -> Input {
         match kind {
             TransactionKind::NewOrder => Input::NewOrder(self.new_order(now_us)),
@@ -241,7 +264,7 @@ mod tests {
     const SMALL: Scale = Scale { warehouses: 3, items: 500, customers_per_district: 90, orders_per_district: 90 };
 
     fn inputs(mix: Mix, index: u64, count: usize) -> Vec<Input> {
-        let mut terminal = Terminal::new(SMALL, mix, 9, index);
+        let mut terminal = Terminal::new(SMALL, mix, Seeds::both(9), index);
         (0..count).map(|now_us| terminal.next(now_us as i64)).collect()
     }
 
@@ -263,9 +286,14 @@ mod tests {
         let one = inputs(Mix::WithRemote, 13, 500);
         assert_eq!(one, inputs(Mix::WithRemote, 13, 500));
         assert_ne!(one, inputs(Mix::WithRemote, 14, 500));
+        for other in [Seeds { population: 8, inputs: 9 }, Seeds { population: 9, inputs: 8 }] {
+            let mut terminal = Terminal::new(SMALL, Mix::WithRemote, other, 13);
+            let drawn: Vec<_> = (0..500).map(|now_us| terminal.next(now_us)).collect();
+            assert_ne!(drawn, one, "{other:?}");
+        }
         let mut homes = HashMap::new();
         for index in 0..30 {
-            let terminal = Terminal::new(SMALL, Mix::HomeOnly, 9, index);
+            let terminal = Terminal::new(SMALL, Mix::HomeOnly, Seeds::both(9), index);
             homes.entry((terminal.w_id, terminal.d_id)).or_insert(index);
         }
         assert_eq!(homes.len(), 30);

@@ -147,6 +147,21 @@ impl Population {
         }
     }
 
+    /// The rows of HISTORY, ORDERS and ORDER_LINE of a district as they would have come about, oldest first: each step is a payment, an order and its
+    /// lines. Loading all districts step by step leaves them in the order in which a database that has grown has them.
+    pub fn by_age(&self, w_id: i16, d_id: i8) -> impl Iterator<Item = Vec<(TpccTable, Vec<u8>)>> + Send {
+        let mut histories = self.histories_of(w_id, d_id);
+        let mut orders = self.orders_of(w_id, d_id);
+        let mut lines = self.lines_of(w_id, d_id);
+        std::iter::from_fn(move || {
+            let mut rows = Vec::new();
+            rows.extend(histories.next().map(|row| (TpccTable::History, row)));
+            rows.extend(orders.next().map(|row| (TpccTable::Orders, row)));
+            rows.extend(lines.next().into_iter().flatten().map(|row| (TpccTable::OrderLine, row)));
+            (!rows.is_empty()).then_some(rows)
+        })
+    }
+
     /// Parameters of `tpcc_load` calls for a table at a warehouse, with up to `rows_per_call` rows each.
     pub fn load_calls(&self, table: TpccTable, w_id: i16, rows_per_call: usize) -> impl Iterator<Item = Vec<u8>> {
         let mut rows = self.rows(table, w_id).peekable();
@@ -262,9 +277,13 @@ impl Population {
     }
 
     fn histories(&self, w_id: i16) -> Rows<'_> {
+        Box::new((1..=DISTRICTS).flat_map(move |d_id| self.histories_of(w_id, d_id)))
+    }
+
+    fn histories_of(&self, w_id: i16, d_id: i8) -> impl Iterator<Item = Vec<u8>> + Send {
         let columns = &self.history;
-        let mut random = self.random(Purpose::History, w_id, 0);
-        Box::new(self.customer_ids().map(move |(d_id, c_id)| {
+        let mut random = self.random(Purpose::History, w_id, d_id);
+        (1..=self.scale.customers_per_district).map(move |c_id| {
             let mut row = Row::of_bytes(columns.row_bytes);
             row.integer(columns.h_c_id, i64::from(c_id))
                 .integer(columns.h_c_d_id, i64::from(d_id))
@@ -275,7 +294,7 @@ impl Population {
                 .integer(columns.h_amount, FIRST_PAYMENT_CENTS)
                 .text(columns.h_data, &random.a_string(12, 24));
             row.as_slice().to_vec()
-        }))
+        })
     }
 
     fn order_heads(&self, w_id: i16, d_id: i8) -> impl Iterator<Item = OrderHead> + use<> {
@@ -292,34 +311,39 @@ impl Population {
     }
 
     fn orders(&self, w_id: i16) -> Rows<'_> {
+        Box::new((1..=DISTRICTS).flat_map(move |d_id| self.orders_of(w_id, d_id)))
+    }
+
+    fn orders_of(&self, w_id: i16, d_id: i8) -> impl Iterator<Item = Vec<u8>> + Send {
         let columns = &self.orders;
-        Box::new((1..=DISTRICTS).flat_map(move |d_id| {
-            self.order_heads(w_id, d_id).map(move |head| {
-                let mut row = Row::of_bytes(columns.row_bytes);
-                row.integer(columns.o_w_id, i64::from(w_id))
-                    .integer(columns.o_d_id, i64::from(d_id))
-                    .integer(columns.o_id, i64::from(head.o_id))
-                    .integer(columns.o_c_id, i64::from(head.c_id))
-                    .integer(columns.o_entry_d, LOADED_US)
-                    .integer(columns.o_ol_cnt, head.ol_cnt)
-                    .integer(columns.o_all_local, 1);
-                match head.carrier_id {
-                    Some(carrier_id) => row.integer(columns.o_carrier_id, carrier_id),
-                    None => row.null(columns.o_carrier_id),
-                };
-                row.as_slice().to_vec()
-            })
-        }))
+        self.order_heads(w_id, d_id).map(move |head| {
+            let mut row = Row::of_bytes(columns.row_bytes);
+            row.integer(columns.o_w_id, i64::from(w_id))
+                .integer(columns.o_d_id, i64::from(d_id))
+                .integer(columns.o_id, i64::from(head.o_id))
+                .integer(columns.o_c_id, i64::from(head.c_id))
+                .integer(columns.o_entry_d, LOADED_US)
+                .integer(columns.o_ol_cnt, head.ol_cnt)
+                .integer(columns.o_all_local, 1);
+            match head.carrier_id {
+                Some(carrier_id) => row.integer(columns.o_carrier_id, carrier_id),
+                None => row.null(columns.o_carrier_id),
+            };
+            row.as_slice().to_vec()
+        })
     }
 
     fn order_lines(&self, w_id: i16) -> Rows<'_> {
-        Box::new((1..=DISTRICTS).flat_map(move |d_id| {
-            let mut random = self.random(Purpose::OrderLine, w_id, d_id);
-            self.order_heads(w_id, d_id).flat_map(move |head| {
-                let lines = (1..=head.ol_cnt).map(|number| self.order_line_row(&mut random, w_id, d_id, &head, number));
-                lines.collect::<Vec<_>>()
-            })
-        }))
+        Box::new((1..=DISTRICTS).flat_map(move |d_id| self.lines_of(w_id, d_id).flatten()))
+    }
+
+    /// The lines of one order after the other.
+    fn lines_of(&self, w_id: i16, d_id: i8) -> impl Iterator<Item = Vec<Vec<u8>>> + Send {
+        let mut random = self.random(Purpose::OrderLine, w_id, d_id);
+        self.order_heads(w_id, d_id).map(move |head| {
+            let lines = (1..=head.ol_cnt).map(|number| self.order_line_row(&mut random, w_id, d_id, &head, number));
+            lines.collect()
+        })
     }
 
     fn order_line_row(&self, random: &mut Random, w_id: i16, d_id: i8, head: &OrderHead, number: i64) -> Vec<u8> {
@@ -477,6 +501,12 @@ mod tests {
             assert!(same.rows(table, 1).eq(rows.iter().cloned()));
             let differs = !other.rows(table, 1).eq(rows.iter().cloned());
             assert_eq!(differs, table != TpccTable::NewOrder, "{}", table.name());
+        }
+        let by_age: Vec<_> = (1..=DISTRICTS).flat_map(|d_id| one.by_age(2, d_id)).collect();
+        assert_eq!(by_age.len(), 3000);
+        for table in [TpccTable::History, TpccTable::Orders, TpccTable::OrderLine] {
+            let of_table = by_age.iter().flatten().filter(|(other, _)| *other == table).map(|(_, row)| row);
+            assert!(one.rows(table, 2).eq(of_table.cloned()), "{}", table.name());
         }
         let mut loaded = Vec::new();
         for call in one.load_calls(TpccTable::District, 1, 4) {

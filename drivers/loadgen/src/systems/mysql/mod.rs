@@ -4,8 +4,10 @@
 //! Deadlocks (1213) and lock wait limits (1205) are rolled back, counted and repeated until the
 //! transaction commits, its latency running on. Any other error ends the trial with its reason.
 
-pub mod bulk;
+pub mod rows;
+pub mod schema;
 pub mod session;
+pub mod tpcc;
 pub mod ycsb;
 
 use std::collections::BTreeMap;
@@ -14,12 +16,13 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use crate::spec::{MysqlTransaction, Spec};
-use crate::system::{BulkWork, ByServer, Completion, Connection, Outcome, System, SystemError, one_terminal_each};
-use crate::workload::{Transaction, Workload};
+use crate::system::{BulkWork, ByServer, Connection, System, SystemError, one_terminal_each};
+use crate::workload::Workload;
 use anticache_engine::catalog::{Catalog, TableId};
 
 use session::{MysqlServer, SERVER, Session, Use};
-use ycsb::YcsbStatements;
+use tpcc::{NoCopies, TpccConnection};
+use ycsb::YcsbConnection;
 
 /// A deployed MySQL server.
 pub struct MysqlSystem {
@@ -36,23 +39,33 @@ impl MysqlSystem {
         Ok(MysqlSystem { server, workload, framing: spec.mysql_transaction })
     }
 
-    /// A connection for terminals.
+    /// A connection for terminals. Transactions of several statements are always explicit.
     pub fn transaction_session(&self) -> Result<Session, SystemError> {
-        self.server.connect(Use::Transactions(self.framing))
+        let framing = match self.workload {
+            Workload::Ycsb(_) => self.framing,
+            Workload::Tpcc(_) => MysqlTransaction::Explicit,
+        };
+        self.server.connect(Use::Transactions(framing))
     }
 }
 
 impl System for MysqlSystem {
     fn create_schema(&self, ddl: &str) -> Result<(), SystemError> {
-        bulk::create_schema(self, ddl)
+        schema::create(&self.server, ddl)
     }
 
     fn load(&self, work: BulkWork<'_>) -> Result<u64, SystemError> {
-        bulk::load(self, work)
+        match &self.workload {
+            Workload::Ycsb(ycsb) => ycsb::bulk::load(&self.server, ycsb, work),
+            Workload::Tpcc(tpcc) => tpcc::load::load(&self.server, tpcc, work),
+        }
     }
 
     fn prewarm(&self, work: BulkWork<'_>) -> Result<String, SystemError> {
-        bulk::prewarm_buffer_pool(self, work)
+        match &self.workload {
+            Workload::Ycsb(ycsb) => ycsb::bulk::prewarm_buffer_pool(&self.server, ycsb, work),
+            Workload::Tpcc(tpcc) => tpcc::prewarm::prewarm_buffer_pool(&self.server, tpcc, work),
+        }
     }
 
     fn terminal_groups(&self, terminals: u32, _cpus: usize) -> Vec<Range<u32>> {
@@ -60,16 +73,15 @@ impl System for MysqlSystem {
     }
 
     fn connect(&self, _terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
-        let mut session = self.transaction_session()?;
-        let Workload::Ycsb(ycsb) = &self.workload else {
-            return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
-        };
-        let statements = YcsbStatements::prepare(&mut session, ycsb)?;
-        Ok(Box::new(MysqlConnection { session, statements, completed: None }))
+        let session = self.transaction_session()?;
+        Ok(match &self.workload {
+            Workload::Ycsb(ycsb) => Box::new(YcsbConnection::open(session, ycsb)?),
+            Workload::Tpcc(tpcc) => Box::new(TpccConnection::open(session, tpcc, NoCopies)?),
+        })
     }
 
-    fn scan(&self, _catalog: &Catalog, _table: TableId, _on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError> {
-        Err(SystemError::Data("this system does not scan yet".to_owned()))
+    fn scan(&self, catalog: &Catalog, table: TableId, on_row: &mut dyn FnMut(&[u8])) -> Result<(), SystemError> {
+        rows::scan(&self.server, catalog.table(table), on_row)
     }
 
     fn counters(&self) -> Result<ByServer, SystemError> {
@@ -96,47 +108,5 @@ impl System for MysqlSystem {
         let mut session = self.server.connect_without_database(Use::Inspection)?;
         let version: Option<String> = session.query_first("SELECT VERSION()")?;
         Ok(BTreeMap::from([(SERVER, version.unwrap_or_default())]))
-    }
-}
-
-/// One terminal's connection.
-struct MysqlConnection {
-    session: Session,
-    statements: YcsbStatements,
-    completed: Option<Completion>,
-}
-
-impl Connection for MysqlConnection {
-    fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError> {
-        let Transaction::Ycsb(transaction) = transaction else {
-            return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
-        };
-        let mut retries = Vec::new();
-        let result = self.statements.execute(&mut self.session, transaction, &mut retries)?;
-        self.completed = Some(result.completion(terminal, retries));
-        Ok(())
-    }
-
-    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
-        completions.extend(self.completed.take());
-        Ok(())
-    }
-}
-
-/// What became of a transaction on a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyResult {
-    Done { verified: Option<bool> },
-    NoSuchKey,
-}
-
-impl KeyResult {
-    /// The completion that the terminal gets.
-    pub fn completion(self, terminal: u32, retries: Vec<&'static str>) -> Completion {
-        let (outcome, verified) = match self {
-            KeyResult::Done { verified } => (Outcome::Committed, verified),
-            KeyResult::NoSuchKey => (Outcome::Aborted("no such key".to_owned()), None),
-        };
-        Completion { terminal, outcome, verified, retries }
     }
 }

@@ -122,10 +122,43 @@ impl MysqlServer {
                 // The tables' character set: no conversion on the way.
                 "SET NAMES latin1".to_owned(),
                 "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE".to_owned(),
+                // DATETIME columns hold UTC, as the engine's dates do; nothing may depend on where the server stands.
+                "SET SESSION time_zone = '+00:00'".to_owned(),
                 format!("SET SESSION autocommit = {}", u8::from(autocommit)),
             ])
             .into()
     }
+}
+
+/// Why the statements of a transaction did not reach their end.
+#[derive(Debug)]
+pub enum Failure {
+    /// An error of mysqld; deadlocks and lock wait limits are repeated.
+    Mysql(mysql::Error),
+    /// An error that ends the trial.
+    System(SystemError),
+    /// The benchmark's logic wants nothing of it to remain, for this reason.
+    RollBack(&'static str),
+}
+
+impl From<mysql::Error> for Failure {
+    fn from(error: mysql::Error) -> Failure {
+        Failure::Mysql(error)
+    }
+}
+
+impl From<SystemError> for Failure {
+    fn from(error: SystemError) -> Failure {
+        Failure::System(error)
+    }
+}
+
+/// How a transaction ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended<T> {
+    Committed(T),
+    /// See [`Failure::RollBack`].
+    RolledBack(&'static str),
 }
 
 /// One connection.
@@ -162,25 +195,30 @@ impl Session {
 
     /// Runs the statements of `body`, repeated as a whole until no deadlock or lock wait limit hits it; each
     /// repetition is appended to `retries`. On an explicit connection they are one transaction, ended by a
-    /// `COMMIT`; with autocommit each is one of its own.
-    pub fn transaction<T>(
+    /// `COMMIT`; with autocommit each is one of its own. `body` may give up: [`Ended::RolledBack`].
+    pub fn transaction<T, E: Into<Failure>>(
         &mut self,
         retries: &mut Vec<&'static str>,
-        mut body: impl FnMut(&mut Conn) -> mysql::Result<T>,
-    ) -> Result<T, SystemError> {
+        mut body: impl FnMut(&mut Conn) -> Result<T, E>,
+    ) -> Result<Ended<T>, SystemError> {
         let explicit = self.purpose == Use::Transactions(MysqlTransaction::Explicit);
         loop {
             let connection = &mut self.connection;
             let mut attempt = || {
-                let value = body(connection)?;
+                let value = body(connection).map_err(E::into)?;
                 if explicit {
                     connection.query_drop("COMMIT")?;
                 }
                 Ok(value)
             };
             let error = match attempt() {
-                Ok(value) => return Ok(value),
-                Err(error) => error,
+                Ok(value) => return Ok(Ended::Committed(value)),
+                Err(Failure::System(error)) => return Err(error),
+                Err(Failure::RollBack(reason)) => {
+                    self.execute("ROLLBACK")?;
+                    return Ok(Ended::RolledBack(reason));
+                }
+                Err(Failure::Mysql(error)) => error,
             };
             let Some(kind) = retryable(&error) else {
                 return Err(system_error(&self.address, &error));

@@ -6,7 +6,7 @@
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use memcache::exp::{Error, MetaCommand, MetaConnection, MetaOp, ReturnCode};
+use memcache::exp::{Error, MetaCommand, MetaConnection, MetaOp, MetaResponse, ReturnCode};
 use serde_json::{Map, Value};
 
 use crate::system::SystemError;
@@ -26,6 +26,36 @@ pub enum Stored {
     No,
     /// The server could not, for example for want of memory in the item's slab class.
     Refused,
+}
+
+/// One of several changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Stores a value, in place of an older one.
+    Set(String, Vec<u8>),
+    /// Stores a value unless the key has one.
+    Add(String, Vec<u8>),
+    /// Removes a key.
+    Delete(String),
+}
+
+impl Change {
+    fn command(&self) -> MetaCommand {
+        match self {
+            Change::Set(key, value) => MetaCommand::new(MetaOp::Set, key.as_str()).value(value.as_slice()),
+            Change::Add(key, value) => MetaCommand::new(MetaOp::Set, key.as_str()).flag("ME").value(value.as_slice()),
+            Change::Delete(key) => MetaCommand::new(MetaOp::Delete, key.as_str()),
+        }
+    }
+}
+
+/// What became of several changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Values added.
+    pub filled: u64,
+    /// Values that the server could not store.
+    pub refused: u64,
 }
 
 /// One connection.
@@ -81,6 +111,56 @@ impl Cache {
         self.connection.execute(&command).map(drop).map_err(|error| self.error(error))
     }
 
+    /// The values of several keys, in their order, in one round trip.
+    pub fn get_many(&mut self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, SystemError> {
+        let commands: Vec<_> = keys.iter().map(|key| MetaCommand::new(MetaOp::Get, key.as_str()).flag("v")).collect();
+        match self.connection.execute_batch(&commands) {
+            Ok(responses) => Ok(responses.into_iter().map(MetaResponse::into_value).collect()),
+            Err(error) => Err(self.error(error)),
+        }
+    }
+
+    /// Changes several keys in one round trip.
+    pub fn change(&mut self, changes: &[Change]) -> Result<Changed, SystemError> {
+        let commands: Vec<_> = changes.iter().map(Change::command).collect();
+        match self.connection.execute_batch(&commands) {
+            Ok(responses) => {
+                let is_fill = |change: &Change| matches!(change, Change::Add(..));
+                let done = responses.iter().map(|response| response.rc() == ReturnCode::Hd);
+                let filled = changes.iter().zip(done).filter(|(change, done)| is_fill(change) && *done).count() as u64;
+                Ok(Changed { filled, refused: 0 })
+            }
+            // Which one was refused is unknown, and the answers to the others are still to come.
+            Err(Error::Server(_)) => {
+                *self = Cache::connect(&self.address)?;
+                self.change_one_by_one(changes)
+            }
+            Err(error) => Err(self.error(error)),
+        }
+    }
+
+    /// As [`Cache::change`]; a key whose value is refused is deleted.
+    fn change_one_by_one(&mut self, changes: &[Change]) -> Result<Changed, SystemError> {
+        let mut changed = Changed::default();
+        for change in changes {
+            match change {
+                Change::Delete(key) => self.delete(key)?,
+                Change::Set(key, value) => {
+                    if self.set(key, value)? != Stored::Yes {
+                        changed.refused += 1;
+                        self.delete(key)?;
+                    }
+                }
+                Change::Add(key, value) => match self.add(key, value)? {
+                    Stored::Yes => changed.filled += 1,
+                    Stored::No => {}
+                    Stored::Refused => changed.refused += 1,
+                },
+            }
+        }
+        Ok(changed)
+    }
+
     fn store(&mut self, command: MetaCommand) -> Result<Stored, SystemError> {
         match self.connection.execute(&command) {
             Ok(response) if response.rc() == ReturnCode::Hd => Ok(Stored::Yes),
@@ -105,21 +185,20 @@ impl Cache {
     }
 }
 
+/// Forgets everything.
+///
+/// # Errors
+/// As [`stats`].
+pub fn clear(address: &str) -> Result<(), SystemError> {
+    client(address)?.flush().map_err(|error| unreachable_at(address, &error))
+}
+
 /// All of `stats`: numbers as numbers, the rest as text.
 ///
 /// # Errors
 /// [`SystemError::Connect`] when Memcached does not answer.
 pub fn stats(address: &str) -> Result<Map<String, Value>, SystemError> {
-    // Told at once when nothing listens: the pool below would try again for half a minute.
-    Cache::connect(address)?;
-    let refuse = |error: memcache::MemcacheError| SystemError::Connect {
-        server: SERVER,
-        address: address.to_owned(),
-        reason: error.to_string(),
-    };
-    let seconds = ANSWER_TIMEOUT.as_secs();
-    let client = memcache::connect(format!("memcache://{address}?timeout={seconds}")).map_err(refuse)?;
-    let stats = client.stats().map_err(refuse)?;
+    let stats = client(address)?.stats().map_err(|error| unreachable_at(address, &error))?;
     Ok(stats
         .into_iter()
         .flat_map(|(_, values)| values)
@@ -128,4 +207,17 @@ pub fn stats(address: &str) -> Result<Map<String, Value>, SystemError> {
             (name, number.unwrap_or_else(|_| Value::from(value)))
         })
         .collect())
+}
+
+/// The pooled client, for what is not asked in a trial.
+fn client(address: &str) -> Result<memcache::Client, SystemError> {
+    // Told at once when nothing listens: the pool would try again for half a minute.
+    Cache::connect(address)?;
+    let seconds = ANSWER_TIMEOUT.as_secs();
+    memcache::connect(format!("memcache://{address}?timeout={seconds}"))
+        .map_err(|error| unreachable_at(address, &error))
+}
+
+fn unreachable_at(address: &str, error: &memcache::MemcacheError) -> SystemError {
+    SystemError::Connect { server: SERVER, address: address.to_owned(), reason: error.to_string() }
 }

@@ -1,16 +1,14 @@
-//! Creating, loading, counting and warming the tables.
+//! Loading, counting and warming YCSB's table.
 
 use std::ops::Range;
 
 use mysql::prelude::Queryable;
 use mysql::{Params, Statement, Value};
 
-use super::MysqlSystem;
-use super::session::{MysqlServer, Session, Use};
 use crate::parallel::{ChunkWorker, Chunks, Order, for_each_chunk};
 use crate::progress::Progress;
 use crate::system::{BulkWork, SystemError};
-use crate::workload::Workload;
+use crate::systems::mysql::session::{MysqlServer, Session, Use};
 use crate::ycsb::{YCSB_KEY, YCSB_TABLE, Ycsb};
 
 /// Payload of one multi-row INSERT: large enough to amortise the round trip and the commit, small
@@ -21,24 +19,8 @@ const MAX_PARAMETERS: usize = 65_535;
 /// Keys of one warming query.
 const WARM_KEYS: u64 = 256;
 
-pub fn create_schema(system: &MysqlSystem, ddl: &str) -> Result<(), SystemError> {
-    let server = &system.server;
-    let database = &server.database;
-    server
-        .connect_without_database(Use::Bulk)?
-        .execute(&format!("CREATE DATABASE IF NOT EXISTS `{database}` DEFAULT CHARACTER SET latin1"))?;
-    let mut session = server.connect(Use::Bulk)?;
-    match system.workload {
-        Workload::Ycsb(_) => session.execute(&format!("DROP TABLE IF EXISTS {YCSB_TABLE}"))?,
-        Workload::Tpcc(_) => return Err(SystemError::Data("this system does not run TPC-C yet".to_owned())),
-    }
-    session.execute(ddl)
-}
-
-pub fn load(system: &MysqlSystem, work: BulkWork<'_>) -> Result<u64, SystemError> {
-    let Workload::Ycsb(ycsb) = &system.workload else {
-        return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
-    };
+/// Loads the records into the fresh table and counts them.
+pub fn load(server: &MysqlServer, ycsb: &Ycsb, work: BulkWork<'_>) -> Result<u64, SystemError> {
     let records = ycsb.spec.records;
     let rows = rows_per_insert(ycsb);
     let progress = Progress::start("load mysqld", records, "records");
@@ -49,13 +31,13 @@ pub fn load(system: &MysqlSystem, work: BulkWork<'_>) -> Result<u64, SystemError
         chunk: rows as u64,
         threads: work.threads,
     };
-    for_each_chunk(chunks, work.interrupt, || Loader::open(&system.server, ycsb, rows, &progress))?;
+    for_each_chunk(chunks, work.interrupt, || Loader::open(server, ycsb, rows, &progress))?;
     let elapsed_s = progress.elapsed_s();
     progress.finish(format!("{records} records in {elapsed_s:.1} s; counting"));
-    verify_count(&system.server, records)?;
+    verify_count(server, records)?;
     // The statistics date from the first rows: with them, a long IN list would scan the whole table,
     // and a kept data set carries them to every later deployment.
-    system.server.connect(Use::Bulk)?.execute(&format!("ANALYZE TABLE {YCSB_TABLE}"))?;
+    server.connect(Use::Bulk)?.execute(&format!("ANALYZE TABLE {YCSB_TABLE}"))?;
     Ok(records)
 }
 
@@ -132,15 +114,12 @@ fn insert_text(ycsb: &Ycsb, rows: usize) -> String {
 /// Reads the hottest records, coldest of them first, as many as the buffer pool holds, so that a
 /// trial starts from a pool like the one that a long run would leave. The paper's warm-up of 120 s
 /// does the same on its scale; short trials cannot.
-pub fn prewarm_buffer_pool(system: &MysqlSystem, work: BulkWork<'_>) -> Result<String, SystemError> {
-    let Workload::Ycsb(ycsb) = &system.workload else {
-        return Err(SystemError::Data("this system does not run TPC-C yet".to_owned()));
-    };
-    let records = records_in_buffer_pool(&system.server, ycsb)?;
+pub fn prewarm_buffer_pool(server: &MysqlServer, ycsb: &Ycsb, work: BulkWork<'_>) -> Result<String, SystemError> {
+    let records = records_in_buffer_pool(server, ycsb)?;
     let progress = Progress::start("prewarm mysqld", records, "records");
     let chunks = Chunks { order: Order::Shared, total: records, chunk: WARM_KEYS, threads: work.threads };
     for_each_chunk(chunks, work.interrupt, || {
-        let session = system.server.connect(Use::Bulk)?;
+        let session = server.connect(Use::Bulk)?;
         Ok(Warmer { session, ycsb, records, progress: &progress })
     })?;
     let summary = format!("read the {records} hottest records in {:.1} s", progress.elapsed_s());

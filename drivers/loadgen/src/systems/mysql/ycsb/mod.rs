@@ -1,11 +1,13 @@
 //! YCSB's two transactions in SQL.
 
+pub mod bulk;
+
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row, Statement, Value};
 
-use super::KeyResult;
-use super::session::Session;
-use crate::system::SystemError;
+use super::session::{Ended, Session};
+use crate::system::{Completion, Connection, Outcome, SystemError};
+use crate::workload::Transaction;
 use crate::ycsb::{RecordLayout, YCSB_KEY, YCSB_TABLE, Ycsb, YcsbTransaction};
 
 /// Prepared statements of one connection.
@@ -34,19 +36,22 @@ impl YcsbStatements {
     ) -> Result<KeyResult, SystemError> {
         match *transaction {
             YcsbTransaction::Read { key, verify } => {
-                let row = session.transaction(retries, |connection| self.read(connection, key))?;
-                Ok(row.map_or(KeyResult::NoSuchKey, |row| {
-                    let verified = verify.then(|| verify_row(self.layout, key, &row));
-                    KeyResult::Done { verified }
-                }))
+                let read = session.transaction(retries, |connection| self.read(connection, key))?;
+                Ok(match read {
+                    Ended::Committed(Some(row)) => {
+                        KeyResult::Done { verified: verify.then(|| verify_row(self.layout, key, &row)) }
+                    }
+                    _ => KeyResult::NoSuchKey,
+                })
             }
             YcsbTransaction::Update { key, field, value } => {
                 let update = self.update_statement(session, field)?;
                 let matched = session.transaction(retries, |connection| {
                     connection.exec_drop(&update, (value, key))?;
-                    Ok(connection.affected_rows())
+                    Ok::<_, mysql::Error>(connection.affected_rows())
                 })?;
-                Ok(if matched == 0 { KeyResult::NoSuchKey } else { KeyResult::Done { verified: None } })
+                let done = matched != Ended::Committed(0);
+                Ok(if done { KeyResult::Done { verified: None } } else { KeyResult::NoSuchKey })
             }
         }
     }
@@ -78,5 +83,55 @@ pub fn field_of(row: &Row, field: usize) -> &[u8] {
     match row.as_ref(field + 1) {
         Some(Value::Bytes(bytes)) => bytes,
         _ => &[],
+    }
+}
+
+/// One terminal's connection.
+pub struct YcsbConnection {
+    session: Session,
+    statements: YcsbStatements,
+    completed: Option<Completion>,
+}
+
+impl YcsbConnection {
+    /// Prepares the statements on a session for transactions.
+    pub fn open(mut session: Session, ycsb: &Ycsb) -> Result<YcsbConnection, SystemError> {
+        let statements = YcsbStatements::prepare(&mut session, ycsb)?;
+        Ok(YcsbConnection { session, statements, completed: None })
+    }
+}
+
+impl Connection for YcsbConnection {
+    fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError> {
+        let Transaction::Ycsb(transaction) = transaction else {
+            return Err(SystemError::Data("a transaction of another benchmark on a connection for YCSB".to_owned()));
+        };
+        let mut retries = Vec::new();
+        let result = self.statements.execute(&mut self.session, transaction, &mut retries)?;
+        self.completed = Some(result.completion(terminal, retries));
+        Ok(())
+    }
+
+    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
+        completions.extend(self.completed.take());
+        Ok(())
+    }
+}
+
+/// What became of a transaction on a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyResult {
+    Done { verified: Option<bool> },
+    NoSuchKey,
+}
+
+impl KeyResult {
+    /// The completion that the terminal gets.
+    pub fn completion(self, terminal: u32, retries: Vec<&'static str>) -> Completion {
+        let (outcome, verified) = match self {
+            KeyResult::Done { verified } => (Outcome::Committed, verified),
+            KeyResult::NoSuchKey => (Outcome::Aborted("no such key".to_owned()), None),
+        };
+        Completion { terminal, outcome, verified, retries }
     }
 }

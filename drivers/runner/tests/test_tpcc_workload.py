@@ -190,6 +190,6 @@ def test_a_ratio_below_the_static_tables_names_what_is_needed(workloads: Path) -
     with pytest.raises(InputError) as caught:
         load(workloads, "fig07", "smoke")
     assert re.search(
-        r"at data_memory_ratio 0\.1 leave 2007000 bytes of memory for rows; the static tables take 4070000, and \d+ are needed",
+        r"ratio 0\.1 leave 2007000 bytes of memory for rows; the static tables take 4070000, and \d+ are needed",
         str(caught.value),
     )

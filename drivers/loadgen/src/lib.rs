@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod check;
 pub mod cpus;
 pub mod data_check;
 pub mod interrupt;

@@ -1,12 +1,13 @@
-//! `loadgen load|prewarm|run|counters --spec FILE.json [--out DIR]`.
+//! `loadgen load|prewarm|run|check|counters --spec FILE.json [--out DIR]`.
 //!
-//! Exit codes: 0 done (a trial's own status is in its `result.json`), 2 bad input, 130 interrupted,
+//! Exit codes: 0 done (a trial's own status is in its `result.json`), 2 bad input, 3 `check` has found the data inconsistent, 130 interrupted,
 //! 1 anything else.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use anticache_engine::catalog::Catalog;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use serde_json::json;
@@ -16,7 +17,7 @@ use loadgen::spec::{Problem, Spec, SpecError};
 use loadgen::system::{self, BulkWork, SystemError};
 use loadgen::trial::{self, to_json, write_file};
 use loadgen::workload::Workload;
-use loadgen::{data_check, spec};
+use loadgen::{check, data_check, spec};
 
 /// Loads, warms and drives one system under test.
 #[derive(Parser)]
@@ -34,6 +35,8 @@ enum Command {
     Prewarm(Call),
     /// Run one trial and write result.json, timeline.csv and latency.hdr into --out.
     Run(Call),
+    /// Read all rows, check their consistency and print a checksum of each table; no transaction may run meanwhile.
+    Check(Call),
     /// Print the servers' counters, settings and versions.
     Counters(Call),
 }
@@ -53,6 +56,8 @@ struct Call {
 
 /// Exit code for input that cannot be executed.
 const EXIT_BAD_INPUT: u8 = 2;
+/// Exit code when the data are not consistent.
+const EXIT_INCONSISTENT: u8 = 3;
 
 fn main() -> ExitCode {
     match execute(Cli::parse().command) {
@@ -77,6 +82,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Load(call) => load(&call, &interrupt),
         Command::Prewarm(call) => prewarm(&call, &interrupt),
         Command::Run(call) => run(&call, &interrupt),
+        Command::Check(call) => check(&call, &interrupt),
         Command::Counters(call) => counters(&call),
     }
 }
@@ -119,6 +125,27 @@ fn run(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     let result = &trial.result;
     eprintln!("run {}: {:?} {:.0} txn/s {}", spec.system, result.status, result.throughput_txn_s, result.reason);
     Ok(if trial.interrupted { ExitCode::from(EXIT_INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+fn check(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+    let spec = call.read_spec()?;
+    let workload = Workload::new(&spec);
+    let system = system::open(&spec, &workload)?;
+    let report = match &workload {
+        Workload::Tpcc(tpcc) => check::tpcc(system.as_ref(), tpcc, interrupt)?,
+        Workload::Ycsb(ycsb) => {
+            let Some(schema) = &spec.schema else {
+                return Err(call.bad_input("schema", "absent", "needed by check", "the file with the tables' SQL DDL"));
+            };
+            check::ycsb(system.as_ref(), ycsb, &Catalog::from_file(schema)?, interrupt)?
+        }
+    };
+    for violation in &report.violations {
+        eprintln!("check {}: {violation}", spec.system);
+    }
+    let consistent = report.consistent;
+    call.report("check", &serde_json::to_value(report)?)?;
+    Ok(if consistent { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INCONSISTENT) })
 }
 
 fn counters(call: &Call) -> anyhow::Result<ExitCode> {

@@ -100,6 +100,31 @@ pub struct CacheDifferences {
     pub different: u64,
 }
 
+/// Something that a system did besides transactions. Amounts that its kind does not have are 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemEvent {
+    /// When it ended, in microseconds since 1970 by the server's clock.
+    pub at_us: u64,
+    pub partition: u32,
+    /// As the system calls it, for example `eviction`.
+    pub kind: String,
+    pub tuples: u64,
+    pub blocks: u64,
+    pub bytes: u64,
+    /// How long transactions waited for it, in microseconds.
+    pub took_us: u64,
+}
+
+/// Reads what a system did, over a connection of its own.
+pub trait EventSource: Send {
+    /// Appends events since the last call, at most as many as the system tells at a time. Returns how many are lost for good, because too many came
+    /// since.
+    ///
+    /// # Errors
+    /// The connection broke.
+    fn poll(&mut self, events: &mut Vec<SystemEvent>) -> Result<u64, SystemError>;
+}
+
 /// A deployed system under test.
 pub trait System: Send + Sync {
     /// Creates the benchmark's tables from the DDL text, in place of older ones.
@@ -130,6 +155,17 @@ pub trait System: Send + Sync {
 
     /// How many cached documents differ from the rows that they stand for, while nothing is running; `None` where nothing is cached.
     fn cache_differences(&self, _catalog: &Catalog) -> Result<Option<CacheDifferences>, SystemError> {
+        Ok(None)
+    }
+
+    /// Whether a replicated table ([`System::scan`] passes one replica) is the same everywhere; otherwise what differs. A system without replicas has
+    /// nothing to compare.
+    fn compare_replicas(&self, _catalog: &Catalog, _table: TableId) -> Result<Option<String>, SystemError> {
+        Ok(None)
+    }
+
+    /// What the system does besides transactions, from now on; `None`: it does not tell.
+    fn event_source(&self) -> Result<Option<Box<dyn EventSource>>, SystemError> {
         Ok(None)
     }
 

@@ -154,15 +154,16 @@ pub fn check(system: &dyn System, tpcc: &Tpcc) -> Result<(), SystemError> {
     let problem = |what: String| SystemError::Data(format!("TPC-C's data: {what}"));
     let (table, _) = wanted.row(catalog).map_err(|error| problem(error.to_string()))?;
     let mut rows = Vec::new();
-    system.scan(catalog, table, &mut |row| rows.push(row.to_vec()))?;
-    let Some((first, others)) = rows.split_first() else {
-        return Err(problem("not loaded to its end: load the data set first".to_owned()));
-    };
-    // Replicated: partitions may each give theirs, which are the same.
-    if others.iter().any(|row| row != first) {
-        return Err(problem(format!("{} different rows in {DATA_SET_TABLE}: load again", rows.len())));
+    if let Some(difference) = system.compare_replicas(catalog, table)? {
+        return Err(problem(format!("{difference}: load again")));
     }
-    let loaded = DataSet::read(catalog, table, first)
+    system.scan(catalog, table, &mut |row| rows.push(row.to_vec()))?;
+    let row = match rows.as_slice() {
+        [] => return Err(problem("not loaded to its end: load the data set first".to_owned())),
+        [row] => row,
+        rows => return Err(problem(format!("{} rows in {DATA_SET_TABLE}, not one: load again", rows.len()))),
+    };
+    let loaded = DataSet::read(catalog, table, row)
         .map_err(|what| problem(format!("the row of {DATA_SET_TABLE}: {what}: load again")))?;
     match loaded.difference(&wanted) {
         Some(difference) => Err(problem(format!("loaded for {difference}: load again"))),

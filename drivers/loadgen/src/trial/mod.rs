@@ -1,5 +1,6 @@
 //! One trial: warm-up, measured interval, results.
 
+mod events;
 mod recorder;
 mod result;
 #[cfg(test)]
@@ -12,6 +13,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use anticache_engine::procedure::tpcc::ITEM_NOT_FOUND;
+
 use crate::cpus::{CpuList, process_cpu_time};
 use crate::data_check;
 use crate::interrupt::Interrupt;
@@ -20,8 +23,9 @@ use crate::spec::{Adapter, Spec};
 use crate::system::{self, ByServer, Connection, System, SystemError, one_terminal_each};
 use crate::workload::Workload;
 
+use events::EventRecorder;
 use recorder::{Counts, Recorder, Spans, Tally, Timeline, TimelineSecond, common_pauses};
-use result::{LatencySummary, RESULT_FORMAT, latency_log, timeline_csv};
+use result::{LatencySummary, RESULT_FORMAT, TpccResult, latency_log, timeline_csv};
 pub use result::{Status, TrialResult, to_json, write_file};
 use worker::{Outstanding, Shared, Stop, Worker};
 
@@ -72,6 +76,8 @@ pub struct Trial {
     tally: Tally,
     types: &'static [&'static str],
     timeline: Vec<TimelineSecond>,
+    /// `events.csv`, of systems that tell what they do.
+    events: Option<String>,
 }
 
 impl Trial {
@@ -81,6 +87,9 @@ impl Trial {
     /// What the file system reports, with the path.
     pub fn write(&self, directory: &Path) -> anyhow::Result<()> {
         write_file(&directory.join("timeline.csv"), timeline_csv(&self.timeline).as_bytes())?;
+        if let Some(events) = &self.events {
+            write_file(&directory.join("events.csv"), events.as_bytes())?;
+        }
         let log = latency_log(&self.tally, self.types, self.result.measured_s)?;
         write_file(&directory.join("latency.hdr"), &log)?;
         write_file(&directory.join("result.json"), &to_json(&self.result)?)
@@ -115,6 +124,7 @@ struct Attempt<'a> {
     patience: Patience,
     result: TrialResult,
     crew: Option<Crew>,
+    events: Option<EventRecorder>,
     measure_started: Option<MeasureStart>,
 }
 
@@ -172,9 +182,11 @@ impl<'a> Attempt<'a> {
             counters_after: ByServer::new(),
             server_settings: ByServer::new(),
             versions: Default::default(),
+            tpcc: None,
+            events: None,
         };
         result.versions.insert("loadgen".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-        Attempt { spec, workload, cpus, interrupt, patience, result, crew: None, measure_started: None }
+        Attempt { spec, workload, cpus, interrupt, patience, result, crew: None, events: None, measure_started: None }
     }
 
     /// From inspecting the system to the end of the measured interval.
@@ -232,6 +244,9 @@ impl<'a> Attempt<'a> {
             timeline: Mutex::new(Timeline::default()),
             outstanding: (0..self.spec.terminals).map(|_| Outstanding::default()).collect(),
         });
+        // Before the terminals start: only what they cause is recorded.
+        let source = system.event_source()?;
+        self.events = source.map(|source| EventRecorder::start(source, &shared)).transpose()?;
         let (report, ended) = channel();
         let recorders = connected
             .into_iter()
@@ -328,15 +343,27 @@ impl<'a> Attempt<'a> {
         let measured_s = self.result.measured_s;
         self.result.set_measured(&tally, types, measured_s);
         self.result.verify_failed += unmeasured_verify_failed;
+        if let Workload::Tpcc(_) = self.workload {
+            self.result.tpcc = Some(TpccResult::of(&tally, types, measured_s));
+        }
+        let events = self.events.take().map(|events| {
+            let (summary, csv) = events.finish(measured_s);
+            self.result.events = Some(summary);
+            csv
+        });
         let interrupted = matches!(end, End::Interrupted);
         self.judge(end, &irregularities);
-        Trial { result: self.result, interrupted, tally, types, timeline }
+        Trial { result: self.result, interrupted, tally, types, timeline, events }
     }
 
     fn judge(&mut self, end: End, irregularities: &Irregularities) {
         let result = &mut self.result;
         if irregularities.hanging_terminals > 0 && !matches!(end, End::Complete) {
             result.flags.push("terminals_hanging".to_owned());
+        }
+        // A remark: the figures of the trial do not come from the events.
+        if result.events.as_ref().is_some_and(|events| !events.is_whole()) {
+            result.flags.push("events_lost".to_owned());
         }
         match end {
             End::Interrupted => {
@@ -370,8 +397,9 @@ fn doubts(
     if result.verify_failed > 0 {
         doubts.push(("verify_failed", format!("{} reads returned damaged records", result.verify_failed)));
     }
-    if let Some(count) = result.aborted.get("no such key") {
-        doubts.push(("missing_records", format!("{count} transactions met a key that is not loaded")));
+    // The only reason of a benchmark's own is TPC-C's unused item.
+    for (reason, count) in result.aborted.iter().filter(|(reason, _)| *reason != ITEM_NOT_FOUND) {
+        doubts.push(("missing_records", format!("{count} transactions met what is not loaded: {reason}")));
     }
     if result.committed == 0 {
         doubts.push(("nothing_committed", "no transaction committed in the measured interval".to_owned()));

@@ -30,6 +30,8 @@ pub fn new_histogram() -> Histogram<u64> {
 #[derive(Debug, Clone)]
 pub struct Tally {
     pub committed: u64,
+    /// By type of transaction.
+    pub committed_by_type: Vec<u64>,
     pub aborted: Counts,
     pub retried: Counts,
     pub verified: u64,
@@ -44,6 +46,7 @@ impl Tally {
     pub fn new(types: usize) -> Tally {
         Tally {
             committed: 0,
+            committed_by_type: vec![0; types],
             aborted: Counts::new(),
             retried: Counts::new(),
             verified: 0,
@@ -56,6 +59,7 @@ impl Tally {
         match &completion.outcome {
             Outcome::Committed => {
                 self.committed += 1;
+                self.committed_by_type[type_index] += 1;
                 self.latency_us[type_index].saturating_record(latency_us);
             }
             Outcome::Aborted(reason) => *self.aborted.entry(reason.clone()).or_default() += 1,
@@ -80,6 +84,9 @@ impl Tally {
     /// Adds the counts and latencies of another tally.
     pub fn add(&mut self, other: &Tally) {
         self.committed += other.committed;
+        for (sum, committed) in self.committed_by_type.iter_mut().zip(&other.committed_by_type) {
+            *sum += committed;
+        }
         add_counts(&mut self.aborted, &other.aborted);
         add_counts(&mut self.retried, &other.retried);
         self.verified += other.verified;

@@ -12,6 +12,7 @@ use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use serde::Serialize;
 
+use super::events::EventSummary;
 use super::recorder::{Counts, Tally, TimelineSecond};
 use crate::system::ByServer;
 
@@ -85,6 +86,36 @@ pub struct TrialResult {
     pub counters_after: ByServer,
     pub server_settings: ByServer,
     pub versions: BTreeMap<String, String>,
+    /// What only TPC-C has.
+    #[serde(flatten)]
+    pub tpcc: Option<TpccResult>,
+    /// Of systems that tell what they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<EventSummary>,
+}
+
+/// What is said of TPC-C besides.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TpccResult {
+    /// Committed in the measured interval, by transaction.
+    pub committed_by_type: BTreeMap<String, u64>,
+    /// Share of New-Orders in them: 10 of 23 in the mix, less those that are rolled back.
+    pub new_order_share: f64,
+    /// Committed New-Orders ÷ minutes of the measured interval: like tpmC, but not an audited result.
+    pub new_orders_per_minute: f64,
+}
+
+impl TpccResult {
+    /// New-Order is the first type.
+    pub fn of(tally: &Tally, types: &[&str], measured_s: f64) -> TpccResult {
+        let committed = &tally.committed_by_type;
+        let new_orders = committed.first().copied().unwrap_or(0) as f64;
+        TpccResult {
+            committed_by_type: types.iter().map(|name| (*name).to_owned()).zip(committed.iter().copied()).collect(),
+            new_order_share: new_orders / (tally.committed.max(1) as f64),
+            new_orders_per_minute: if measured_s > 0.0 { 60.0 * new_orders / measured_s } else { 0.0 },
+        }
+    }
 }
 
 impl TrialResult {
@@ -203,6 +234,17 @@ mod tests {
             bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
         }
         bytes
+    }
+
+    #[test]
+    fn new_orders_are_counted_apart() {
+        let mut tally = Tally::new(2);
+        (tally.committed, tally.committed_by_type) = (8, vec![6, 2]);
+        let tpcc = TpccResult::of(&tally, &["new_order", "payment"], 3.0);
+        assert_eq!(tpcc.committed_by_type["payment"], 2);
+        assert_eq!((tpcc.new_order_share, tpcc.new_orders_per_minute), (0.75, 120.0));
+        let nothing = TpccResult::of(&Tally::new(2), &["new_order", "payment"], 0.0);
+        assert_eq!((nothing.new_order_share, nothing.new_orders_per_minute), (0.0, 0.0));
     }
 
     #[test]

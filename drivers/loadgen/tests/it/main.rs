@@ -10,6 +10,8 @@ mod prewarm;
 #[path = "../../../../anticache-engine/tests/engine/tpcc/reference.rs"]
 mod reference;
 mod secret;
+mod served;
 mod servers;
+mod tpcc;
 mod tpcc_mysql;
 mod trials;

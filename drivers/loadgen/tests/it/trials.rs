@@ -100,6 +100,7 @@ fn an_interrupted_trial_keeps_what_it_measured() {
 
 /// Flags of a trial, without that of a debug build.
 fn flags(result: &Value) -> Vec<&str> {
+    assert_ne!(result["status"], "failed", "{}", result["reason"]);
     let flags = result["flags"].as_array().unwrap().iter().filter_map(Value::as_str);
     flags.filter(|&flag| flag != "debug_build").collect()
 }

@@ -173,6 +173,13 @@ class Tpcc(Section):
                 f" the keys of the orders and {BLOCKS_FOR_ORDERS_MINIMUM} blocks of them for each partition: raise"
                 " orders_per_district or lower eviction_block_bytes",
             )
+        if orders < size.customers_per_district:
+            return (
+                ("tpcc", "orders_per_district"),
+                f"data_memory_ratio {ratio:g} would load {orders} orders per district for"
+                f" {size.customers_per_district} customers, who each need one (clause 4.3.3.1): raise"
+                " orders_per_district or the ratio",
+            )
         if orders > MOST_ORDERS_PER_DISTRICT:
             return (
                 ("tpcc", "orders_per_district"),

@@ -16,7 +16,7 @@
 //! is prewarmed. A document that Memcached refuses to store (out of memory in its slab class) is
 //! deleted instead, so that no older version survives, and counted.
 
-mod cache;
+pub mod cache;
 pub mod tpcc;
 mod ycsb;
 

@@ -24,6 +24,16 @@ SCALES = ("tiny", "smoke", "laptop", "paper")
 
 
 @pytest.fixture
+def workloads(workloads: Path) -> Path:
+    """A copy to be spoiled, with a second ratio at scale smoke."""
+    path = workloads / "scales.yml"
+    head, smoke, rest = path.read_text().partition("  smoke:\n")
+    assert "data_memory_ratio: [1]\n" in rest
+    path.write_text(head + smoke + rest.replace("data_memory_ratio: [1]\n", "data_memory_ratio: [1, 4]\n", 1))
+    return workloads
+
+
+@pytest.fixture
 def laptop7() -> Workload:
     return load(ROOT / "workloads", "fig07", "laptop")
 

@@ -92,7 +92,7 @@ class LaneWorker:
         while batch.pending and not self._interrupt():
             place = self._run.new_deployment(batch.deployment, self.lane.name)
             try:
-                running = self._bring_up(batch.deployment, batch.pending[0].cell, place)
+                running = self._bring_up(batch.deployment, batch.pending[0], place)
             except LostNodeError:
                 raise
             except (RunError, OSError) as error:
@@ -127,9 +127,10 @@ class LaneWorker:
 
     # -- deployments ------------------------------------------------------------------------------------------
 
-    def _bring_up(self, deployment: Deployment, cell: Cell, place: Path) -> Running:
+    def _bring_up(self, deployment: Deployment, trial: Trial, place: Path) -> Running:
         """Configure, fill and start a system: the dataset restored where one is kept, loaded where it cannot be."""
-        workload = self._plan.workload(deployment.experiment)
+        # Experiments that need the same deployment share it; the trial tells which of them this is.
+        workload, cell = self._plan.workload(trial.experiment), trial.cell
         restore = family(deployment.system) == "mysql"
         if restore:
             self._keep_dataset(deployment, workload, cell, place)

@@ -60,7 +60,6 @@ class Deployment:
     """One start of one system with one configuration; `values` are the keys of the deployment file, less paths."""
 
     id: str
-    experiment: str
     benchmark: str
     system: str
     data_memory_ratio: float
@@ -226,9 +225,7 @@ def make_deployment(workload: Workload, cell: Cell, cpus: CpuSets, disk: Disk, *
     }
     dataset = digest({**content, "family": family(system)})
     identity = digest({"values": _shaping(values), "dataset": dataset})
-    return Deployment(
-        identity, workload.id, benchmark, system, cell.data_memory_ratio, dataset, digest(content), values
-    )
+    return Deployment(identity, benchmark, system, cell.data_memory_ratio, dataset, digest(content), values)
 
 
 def _shaping(values: dict[str, Any]) -> dict[str, Any]:
@@ -343,7 +340,7 @@ def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str], lanes: int = 1
     count = deployed = 0
     loaded: dict[str, int] = {}
     for deployment, on_it in plan.batches(trials):
-        workload = plan.workload(deployment.experiment)
+        workload = plan.workload(on_it[0].experiment)
         section = workload.section(deployment.benchmark)
         data = section.data(workload.values, deployment.data_memory_ratio)
         size_bytes = int(data.stored_bytes * MYSQL_BYTES_PER_STORED_BYTE)

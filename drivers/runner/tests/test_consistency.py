@@ -179,6 +179,23 @@ def test_every_trial_is_checked_on_a_database_of_its_own(bench: Bench) -> None:
     assert [sorted(stores) for stores in loaded.values()] == [["anticache", "mysql"]]
 
 
+def test_a_deployment_that_two_figures_share(
+    new_run: Callable[[Plan], Run], new_lane: Callable[..., Lane], tmp_path: Path
+) -> None:
+    both = [load(ROOT / "workloads", name, "tiny") for name in ("fig07", "fig12")]
+    where = {"data_memory_ratio": ["2"]}
+    plan = make_plan(both, CPUS, NODE_DISK, systems=["anticache-alru"], where=where)
+    plan = dataclasses.replace(plan, trials=tuple(t for t in plan.trials if t.spec["benchmark"] == "tpcc"))
+    assert len({t.deployment for t in plan.trials}) == 1
+    bench = Bench(plan, new_run, new_lane, tmp_path)
+    try:
+        summary = bench.execute()
+    finally:
+        bench.plays.stop()
+    assert (summary.ok, summary.failed) == (2, 0), summary.reasons
+    assert bench.calls("load") == ["anticache-alru"] * 2
+
+
 def test_an_inconsistent_database_makes_its_trial_invalid(bench: Bench) -> None:
     found = _found(violations=("warehouse 3: w_ytd is 1, its districts have 2", "warehouse 4: w_ytd"))
     bench.says({**GOOD, "after a trial": {"exit": 3, "check": found}})

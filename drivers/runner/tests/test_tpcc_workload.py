@@ -142,6 +142,16 @@ def test_figure_12_runs_both_benchmarks_each_on_its_axes() -> None:
     assert [t.spec["benchmark"] for t in plan.trials] == ["ycsb", "tpcc"]
 
 
+def test_figures_that_share_a_deployment_keep_their_own_cells() -> None:
+    both = [load(ROOT / "workloads", name, "tiny") for name in ("fig07", "fig12")]
+    plan = make_plan(both, CPUS, NODE_DISK, systems=["anticache-alru"], where={"data_memory_ratio": ["2"]})
+    seven, _, twelve = plan.trials
+    assert seven.deployment == twelve.deployment
+    assert (seven.experiment, twelve.experiment) == ("fig07", "fig12")
+    assert seven.hash != twelve.hash
+    assert estimate(plan, plan.trials, set()).trials == 3
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_estimate_counts_every_kept_data_set(scale: str) -> None:
     workload = load(ROOT / "workloads", "fig07", scale)

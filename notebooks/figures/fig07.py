@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from figures.style import HATCHES, SYSTEMS
 from figures.style import apply as apply_style
 from figures.tables import headline
 
+NOTE_COLUMNS = 120  # what fits below the figure in one line
 GROUP_WIDTH = 0.84  # of the distance between two groups
 
 
@@ -37,7 +40,8 @@ def draw(table: pd.DataFrame) -> Figure:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(thousands))
     legend(figure, table, points, bars=True)
-    figure.supxlabel(headline(table), x=0.995, ha="right", fontsize=7, color="#666666")
+    note = textwrap.fill(headline(table), NOTE_COLUMNS)
+    figure.supxlabel(note, x=0.995, ha="right", fontsize=7, color="#666666")
     return figure
 
 

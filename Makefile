@@ -57,8 +57,8 @@ build: setup ## Build the engine and the drivers
 	@$(CARGO) build --release --locked --workspace
 
 smoke: override SCALE := smoke
-smoke: build ## From a bare clone to Figure 6 with its table and claims, at the smallest scale
-	@$(RUNNER) run --experiment fig06 $(WHAT)
+smoke: build ## From a bare clone to every figure with table and claims, at the smallest scale
+	@$(RUNNER) run --experiment "$(subst $(SPACE),$(COMMA),$(EXISTING))" $(WHAT)
 	$(RUNNER) claims $(WHERE)
 
 test: build ## Run every test: Rust, Python, end to end on the real servers, notebooks
@@ -81,7 +81,7 @@ plan: setup ## Print cells, trials, estimated time and disk of FIG at SCALE; run
 	@$(RUNNER) plan --experiment "$(FIG)" $(WHAT)
 
 fig06: ## Run the experiment of Figure 6 at SCALE, then draw it
-fig07: ## Figure 7: TPC-C
+fig07: ## Figure 7: TPC-C by data/memory ratio
 fig08: ## Figure 8: merge strategies
 fig09: ## Figure 9: block and tuple sizes
 fig10: ## Figure 10: LRU chain

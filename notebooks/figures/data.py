@@ -42,7 +42,8 @@ def trials(experiment: str, directory: Path | None = None) -> pd.DataFrame:
 class Point:
     """One cell: `estimate`, of `values`, is None where no trial can be used; `flagged` where one carries a mark."""
 
-    skew: float
+    at: float
+    """Where it stands on the x axis: the skew, or the data/memory ratio."""
     values: tuple[float, ...]
     estimate: stats.Estimate | None
     flagged: bool
@@ -50,18 +51,25 @@ class Point:
     trouble: str
 
 
-def point(cell: pd.DataFrame, skew: float) -> Point:
+def point(cell: pd.DataFrame, at: float) -> Point:
     """Summarise the trials of a cell: those that the claims use as well."""
     found = sample(cell)
     used = cell[cell["trial_hash"].isin(found.hashes)]
     return Point(
-        skew,
+        at,
         tuple(found.values),
         stats.mean(found.values) if found.values else None,
         flagged=bool((used["flags"] != "").any()),
         lower_bound=found.lower_bound,
         trouble=found.missing,
     )
+
+
+def by_ratio(table: pd.DataFrame, system: str) -> list[Point]:
+    """Return a system's points over the data/memory ratio, rising; empty where none is planned."""
+    rows = table[table["system"] == system]
+    ratios = sorted(float(ratio) for ratio in rows["data_memory_ratio"].unique())
+    return [point(rows[rows["data_memory_ratio"] == ratio], ratio) for ratio in ratios]
 
 
 def series(table: pd.DataFrame, system: str, mix: str, data_memory_ratio: float) -> list[Point]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-from pathlib import Path
 from typing import Literal
 
 import matplotlib.pyplot as plt
@@ -12,11 +11,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.markers import CARETUPBASE, MarkerStyle
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from figures.data import Point, series
+from figures.parts import LOWER_BOUND, legend, thousands
 from figures.style import SYSTEMS, Look
 from figures.style import apply as apply_style
 from figures.tables import headline
@@ -24,8 +22,6 @@ from figures.tables import headline
 MIXES = ("read-only", "read-heavy", "write-heavy")
 RATIOS = (1.0, 2.0, 4.0, 8.0)
 SKEWS = (1.5, 1.25, 1.0, 0.75, 0.5)
-FORMATS = ("pdf", "svg", "png")
-LOWER_BOUND = MarkerStyle(CARETUPBASE)  # stands on the point and points to where the true value lies
 
 
 def draw(table: pd.DataFrame, scale: Literal["linear", "log"] = "linear") -> Figure:
@@ -45,7 +41,7 @@ def draw(table: pd.DataFrame, scale: Literal["linear", "log"] = "linear") -> Fig
     for axes in grid[-1, :]:
         axes.set_xlabel("skew (Zipf exponent s)")
     _scale_rows(grid, scale)
-    _legend(figure, table, points)
+    legend(figure, table, points)
     figure.supxlabel(headline(table), x=0.995, ha="right", fontsize=7, color="#666666")
     return figure
 
@@ -72,7 +68,7 @@ def _line(axes: Axes, points: list[Point], look: Look) -> None:
     A cross on the axis stands for a cell without a usable trial.
     """
     measured = [(p, p.estimate) for p in points if p.estimate is not None]
-    x = [p.skew for p, _ in measured]
+    x = [p.at for p, _ in measured]
     y = [e.value for _, e in measured]
     axes.plot(x, y, color=look.colour, linestyle=look.line, zorder=2)
     for p, estimate in measured:
@@ -80,7 +76,7 @@ def _line(axes: Axes, points: list[Point], look: Look) -> None:
         if estimate.low is not None and estimate.high is not None:
             bar = np.array([[estimate.value - estimate.low], [estimate.high - estimate.value]])
         axes.errorbar(
-            [p.skew],
+            [p.at],
             [estimate.value],
             yerr=bar,
             color=look.colour,
@@ -90,10 +86,10 @@ def _line(axes: Axes, points: list[Point], look: Look) -> None:
             linestyle="none",
             zorder=3,
         )
-    bounded = [(p.skew, e.value) for p, e in measured if p.lower_bound]
+    bounded = [(p.at, e.value) for p, e in measured if p.lower_bound]
     at, above = [skew for skew, _ in bounded], [value for _, value in bounded]
     axes.plot(at, above, color=look.colour, linestyle="none", marker=LOWER_BOUND, zorder=4)
-    failed = [p.skew for p in points if p.estimate is None]
+    failed = [p.at for p in points if p.estimate is None]
     if failed:
         below = axes.get_xaxis_transform()  # y as a share of the panel: visible whatever the scale
         axes.plot(failed, [0.03] * len(failed), "x", color=look.colour, transform=below, clip_on=False, zorder=4)
@@ -107,45 +103,4 @@ def _scale_rows(grid: Iterable[Iterable[Axes]], scale: Literal["linear", "log"])
             elif any(other.containers for other in row):  # an empty panel has no logarithm
                 axes.set_yscale("log")
                 axes.yaxis.set_minor_formatter(NullFormatter())
-            axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
-
-
-def _thousands(value: float, _position: object = None) -> str:
-    for size, unit in ((1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}"
-
-
-def _legend(figure: Figure, table: pd.DataFrame, points: list[Point]) -> None:
-    """Explain the systems that are in the table, and the marks that were drawn."""
-    present = [system for system in SYSTEMS if (table["system"] == system).any()]
-    handles = [
-        Line2D(
-            [], [], color=SYSTEMS[s].colour, linestyle=SYSTEMS[s].line, marker=SYSTEMS[s].marker, label=SYSTEMS[s].label
-        )
-        for s in present
-    ]
-    marks: tuple[tuple[str, str | MarkerStyle, bool], ...] = (
-        ("flagged trial", "o", any(p.flagged for p in points)),
-        ("lower bound", LOWER_BOUND, any(p.lower_bound for p in points)),
-        ("no valid trial", "x", any(p.estimate is None for p in points)),
-    )
-    handles += [
-        Line2D([], [], color="#555555", linestyle="none", marker=marker, markerfacecolor="white", label=label)
-        for label, marker, drawn in marks
-        if drawn
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
-
-
-def save(figure: Figure, directory: Path, name: str = "fig06") -> list[Path]:
-    """Write PDF, SVG and PNG without dates, so that the same data gives the same files."""
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for suffix in FORMATS:
-        path = directory / f"{name}.{suffix}"
-        no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[suffix]
-        figure.savefig(path, metadata=no_date)
-        paths.append(path)
-    return paths
+            axes.yaxis.set_major_formatter(FuncFormatter(thousands))

@@ -30,6 +30,9 @@ SYSTEMS = {
     "anticache-off": Look("no anti-caching", "#B8860B", "v", ":"),
 }
 
+HATCHES = {"mysql": "", "mysql-memcached": "//", "anticache-lru": "\\\\", "anticache-alru": "..", "anticache-off": "xx"}
+"""Of bars, which have neither marker nor line."""
+
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,

@@ -68,10 +68,47 @@ def headline(table: pd.DataFrame) -> str:
     """Say in one line what was run: run, scale, disk, records, seconds, trials, code."""
     scales, disks = (", ".join(table[name].unique()) for name in ("scale", "disk_profile"))
     return (
-        f"run {table['run'].iloc[0]}, scale {scales}, disk {disks}: {table['records'].max():,} records,"
+        f"run {table['run'].iloc[0]}, scale {scales}, disk {disks}: {_size(table)},"
         f" {table['measured_s'].max():.3g} s measured, {table['trial'].max() + 1} trial(s) per cell,"
         f" code {collect.code_of(table)}"
     )
+
+
+def _size(table: pd.DataFrame) -> str:
+    """Say how much data the benchmarks load at 1x."""
+    sizes = {"records": table["records"].max(), "warehouses": table["warehouses"].max()}
+    return " and ".join(f"{size:,} {what}" for what, size in sizes.items() if not pd.isna(size))
+
+
+def tpcc(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what only TPC-C has, one row for each trial that was measured."""
+    columns = {
+        "system": "system",
+        "data_memory_ratio": "data/memory",
+        "trial": "trial",
+        "status": "status",
+        "throughput_txn_s": "txn/s",
+        "new_orders_per_minute": "New-Orders per minute",
+        "new_order_share": "share of New-Orders",
+        "new_order_p50_us": "New-Order p50 (µs)",
+        "new_order_p95_us": "p95",
+        "new_order_p99_us": "p99",
+        "consistency": "consistency",
+        "orders_at_end": "orders at the end",
+        "data_memory_ratio_end": "data/memory at the end",
+        "all_memory_ratio": "data / all memory",
+    }
+    measured = table[table["status"].isin(["ok", "invalid"]) & (table["benchmark"] == "tpcc")].copy()
+    measured["all_memory_ratio"] = measured["stored_bytes"] / measured["memory_budget_bytes"]
+    shown = measured[list(columns)].rename(columns=columns)
+    return shown.sort_values(["data/memory", "system", "trial"], ignore_index=True)
+
+
+def steadiness(table: pd.DataFrame) -> pd.DataFrame:
+    """Return how steady each trial was, and what evictions did to it (claim C24)."""
+    columns = ["benchmark", "system", "trial", "status", "throughput_txn_s", "throughput_variation"]
+    columns += ["evictions_per_s", "throughput_share_at_evictions"]
+    return table[columns].sort_values(["benchmark", "system", "trial"], ignore_index=True)
 
 
 def condition(table: pd.DataFrame) -> pd.DataFrame:

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 
-from figures import data, fig06, tables
+from figures import data, fig06, parts, tables
 from figures.style import SYSTEMS
-from runner import claims, collect, notebooks, workload
+from runner import claims, collect, notebooks, systems
 from runner.errors import RunError
 from runner.files import read_json, write_json
 
@@ -65,7 +65,7 @@ def close_figures() -> Iterator[None]:
 
 
 def test_every_system_has_its_own_look() -> None:
-    assert set(SYSTEMS) == set(workload.SYSTEMS)
+    assert set(SYSTEMS) == set(systems.SYSTEMS)
     for attribute in ("label", "colour", "marker"):
         assert len({getattr(look, attribute) for look in SYSTEMS.values()}) == len(SYSTEMS)
 
@@ -114,10 +114,10 @@ def test_points_are_the_trials(recorded: pd.DataFrame) -> None:
         (recorded["system"] == "mysql") & (recorded["mix"] == "read-only") & (recorded["data_memory_ratio"] == 8)
     ]
     points = data.series(recorded, "mysql", "read-only", 8.0)
-    assert [p.skew for p in points] == sorted(chosen["skew"], reverse=True)
+    assert [p.at for p in points] == sorted(chosen["skew"], reverse=True)
     for p in points:
         assert p.estimate is not None
-        assert p.estimate.value == dict(zip(chosen["skew"], chosen["throughput_txn_s"], strict=True))[p.skew]
+        assert p.estimate.value == dict(zip(chosen["skew"], chosen["throughput_txn_s"], strict=True))[p.at]
         assert p.estimate.interval is None, "a single trial has no interval"
 
 
@@ -131,7 +131,7 @@ def _altered(table: pd.DataFrame, system: str, **values: Any) -> pd.DataFrame:
 
 def test_a_failed_trial_is_a_cross_and_no_zero(recorded: pd.DataFrame) -> None:
     table = _altered(recorded, "mysql", status="failed", reason="mysqld died", throughput_txn_s=pd.NA)
-    middle = next(p for p in data.series(table, "mysql", "read-only", 1.0) if p.skew == 1.0)
+    middle = next(p for p in data.series(table, "mysql", "read-only", 1.0) if p.at == 1.0)
     assert middle.estimate is None
     assert middle.trouble == "failed: mysqld died"
     axes = fig06.draw(table).axes[0]
@@ -168,8 +168,8 @@ def test_several_trials_give_an_interval(recorded: pd.DataFrame) -> None:
 
 
 def test_files_are_the_same_for_the_same_data(recorded: pd.DataFrame, tmp_path: Path) -> None:
-    first = fig06.save(fig06.draw(recorded), tmp_path / "a")
-    second = fig06.save(fig06.draw(recorded), tmp_path / "b")
+    first = parts.save(fig06.draw(recorded), tmp_path / "a", "fig06")
+    second = parts.save(fig06.draw(recorded), tmp_path / "b", "fig06")
     assert [p.name for p in first] == ["fig06.pdf", "fig06.svg", "fig06.png"]
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
@@ -227,7 +227,7 @@ def test_saturated_trials_count_and_make_a_bound(recorded: pd.DataFrame) -> None
 
 
 def _is_caret(line: Line2D) -> bool:
-    return MarkerStyle(line.get_marker()).get_marker() == fig06.LOWER_BOUND.get_marker()
+    return MarkerStyle(line.get_marker()).get_marker() == parts.LOWER_BOUND.get_marker()
 
 
 def test_the_footer_says_which_code(recorded: pd.DataFrame) -> None:

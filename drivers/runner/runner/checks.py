@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from runner import stats
+from runner.axes import AXES
 from runner.predicates import Endpoints, Linear, Monotone, Ratio, RatioOrder, Selector, Simple, Value, WithinPercent
 from runner.sample import Sample, sample
 from runner.stats import Estimate
@@ -167,8 +168,9 @@ def _groups(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[dict[str, 
 
 
 def _label(cell: dict[str, Any]) -> str:
-    shape = {"skew": "s={}", "data_memory_ratio": "{}x"}
-    return " ".join(shape.get(name, "{}").format(shown(value)) for name, value in cell.items())
+    shape = {axis.name: axis.shown for axis in AXES}
+    told = {name: value for name, value in cell.items() if not pd.isna(value) and value != ""}
+    return " ".join(shape.get(name, "{}").format(shown(value)) for name, value in told.items())
 
 
 Pair = tuple[dict[str, Any], Sample, Sample]

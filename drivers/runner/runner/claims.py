@@ -23,8 +23,7 @@ from runner.checks import Check, NotMeasuredError, checks
 from runner.extent import Cells, left_out
 from runner.files import write_json
 from runner.predicates import Endpoints, Monotone, Ratio, Simple, WithinPercent
-from runner.workload import Strict
-from runner.yamlfile import check, read
+from runner.yamlfile import Strict, check, read
 
 Verdict = Literal["reproduced", "not reproduced", "not measured"]
 REPRODUCED: Verdict = "reproduced"

@@ -142,17 +142,39 @@ def plan(
 
 def _print_plan(made: Plan, cost: Estimate, lanes: int) -> None:
     """Print what does not depend on the nodes, but on their number."""
-    cells = {t.cell for t in made.trials}
-    first = made.workloads[0]
-    _out(f"{', '.join(w.id for w in made.workloads)} at scale {made.scale}: {first.values.records:,} records")
+    cells = [(t.experiment, t.cell) for t in made.trials if t.index == 0]
+    _out(f"{', '.join(w.id for w in made.workloads)} at scale {made.scale}")
+    for line in _data_of(made):
+        _out(f"  {line}")
     _out(f"  cells        {len(cells)}")
-    for system, count in Counter(c.system for c in cells).items():
+    for system, count in Counter(c.system for _, c in cells).items():
         _out(f"    {system:<18}{count}")
-    _out(f"  trials       {cost.trials} of {first.values.warmup_s:g} s warm-up + {first.values.measure_s:g} s measured")
+    lengths = {w.id: f"{w.values.warmup_s:g} s warm-up + {w.values.measure_s:g} s measured" for w in made.workloads}
+    same = len(set(lengths.values())) == 1
+    told = [next(iter(lengths.values()))] if same else [f"{name}: {length}" for name, length in lengths.items()]
+    _out(f"  trials       {cost.trials} of {'; '.join(told)}")
     _out(f"  deployments  {cost.deployments}")
     if lanes > 1:
         _out(f"  lanes        {lanes}")
     _out(f"  time         about {duration(cost.seconds)}")
+
+
+def _data_of(made: Plan) -> list[str]:
+    """Say what is loaded, in one line for each amount."""
+    lines = []
+    for workload in made.workloads:
+        cells = {
+            (workload.benchmark_of(t.cell), t.cell.data_memory_ratio)
+            for t in made.trials
+            if t.experiment == workload.id
+        }
+        for benchmark in dict.fromkeys(name for name, _ in sorted(cells)):
+            amounts: dict[str, list[str]] = {}
+            for ratio in sorted(ratio for name, ratio in cells if name == benchmark):
+                data = workload.section(benchmark).data(workload.values, ratio)
+                amounts.setdefault(data.described, []).append(f"{ratio:g}x")
+            lines += [f"{workload.id} {', '.join(ratios)}: {what}" for what, ratios in amounts.items()]
+    return lines
 
 
 @app.command()

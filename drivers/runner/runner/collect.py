@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pandera.pandas as pa
 
+from runner import consistency, evictions
 from runner.errors import RunError
 from runner.files import read_json
 from runner.plan import digest
@@ -51,6 +52,17 @@ MEASURED = (
     "client_cpu_share",
     "memory_peak_bytes",
     "memory_anonymous_bytes",
+    "new_orders_per_minute",
+    "new_order_share",
+    "new_order_p50_us",
+    "new_order_p95_us",
+    "new_order_p99_us",
+    "orders_at_end",
+    "data_memory_ratio_end",
+    "cache_different",
+    "throughput_variation",
+    "evictions_per_s",
+    "throughput_share_at_evictions",
 )
 """The columns that hold a measurement: a failed trial has none, whatever loadgen had counted until then."""
 
@@ -97,11 +109,33 @@ SCHEMA = pa.DataFrameSchema(
         "memory_limit_bytes": _integer(),  # empty: not enforced
         "memory_peak_bytes": _integer(),
         "memory_anonymous_bytes": _integer(),
+        # of TPC-C: no audited results, and not comparable with any that are
+        "new_orders_per_minute": _number(),
+        "new_order_share": _number(),
+        "new_order_p50_us": _number(),
+        "new_order_p95_us": _number(),
+        "new_order_p99_us": _number(),
+        "consistency": _text(),  # after the trial: ok, N violations, not checked
+        "orders_at_end": _integer(),
+        "data_memory_ratio_end": _number(),
+        "cache_different": _integer(),
+        # how it went on
+        "throughput_variation": _number(),
+        "evictions_per_s": _number(),
+        "throughput_share_at_evictions": _number(),
         # under which settings
         "records": _integer(),
         "fields": _integer(),
         "field_bytes": _integer(),
         "key_order": _text(),
+        "warehouses": _integer(),
+        "items": _integer(),
+        "customers_per_district": _integer(),
+        "orders_per_district": _integer(),
+        "access": _text(),
+        "wait_factor": _number(),
+        "stored_bytes": _integer(),
+        "row_memory_bytes": _integer(),
         "terminals": _integer(),
         "partitions": _integer(),
         "durability": _text(),
@@ -224,9 +258,12 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         "lane": environment.get("lane", ""),
         "db_node": environment.get("hosts", {}).get("dbms", ""),
         "client_node": environment.get("hosts", {}).get("clients", ""),
+        **_WITHOUT_TEXT,
         **stored["cell"],
-        **_workload(spec["ycsb"]),
-        **(_measured(result, environment) if result["status"] != "failed" else {}),
+        **_workload(spec[spec["benchmark"]]),
+        **(_measured(result, environment) if result["status"] not in ("failed", "planned") else {}),
+        **(_course(directory, result) if result["status"] not in ("failed", "planned") else {}),
+        **(_tpcc(directory, result, deployment["values"]["data"]) if _checked(result, spec) else {}),
         **_settings(deployment["values"]),
         "memory_limit_bytes": environment.get("control_group", {}).get("limit_bytes"),
     }
@@ -252,8 +289,39 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _workload(ycsb: dict[str, Any]) -> dict[str, Any]:
-    return {name: ycsb[name] for name in ("read_share", "records", "fields", "field_bytes", "key_order")}
+_WITHOUT_TEXT = {"mix": "", "key_order": "", "access": "", "consistency": ""}
+"""Texts that not every benchmark has; an absent number is empty by itself."""
+
+
+def _workload(section: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in section.items() if name in COLUMNS}
+
+
+def _checked(result: dict[str, Any], spec: dict[str, Any]) -> bool:
+    return spec["benchmark"] == "tpcc" and result["status"] not in ("failed", "planned")
+
+
+def _course(directory: Path, result: dict[str, Any]) -> dict[str, Any]:
+    measured_s = float(result.get("measured_s") or 0.0)
+    return dict(evictions.read(directory, measured_s).metrics(measured_s))
+
+
+def _tpcc(directory: Path, result: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Return what only TPC-C has, with what the check after the trial found."""
+    found = consistency.read(directory)
+    new_order = result.get("latency_us_by_type", {}).get("new_order", {})
+    columns: dict[str, Any] = {name: result.get(name) for name in ("new_orders_per_minute", "new_order_share")}
+    columns |= {f"new_order_{name}_us": new_order.get(name) for name in ("p50", "p95", "p99")}
+    count = consistency.violations(found)
+    if not found or "not_checked" in result.get("flags", []):
+        return {**columns, "consistency": "not checked"}
+    columns["consistency"] = "ok" if count == 0 else f"{count} violation{'' if count == 1 else 's'}"
+    columns["cache_different"] = found.get("cache", {}).get("different")
+    orders = found.get("tables", {}).get("orders", {}).get("rows")
+    if orders is not None:
+        end_bytes = data["static_bytes"] + orders * data["stored_bytes_per_order"]
+        columns |= {"orders_at_end": orders, "data_memory_ratio_end": end_bytes / data["row_memory_bytes"]}
+    return columns
 
 
 def _measured(result: dict[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
@@ -291,6 +359,7 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
     names = ("memory_budget_bytes", "durability", "server_cpus")
     settings = {name: values[name] for name in names} | {"merge": ""}
     settings["disk_region_bytes"] = values["disk"]["region_bytes"] or None
+    settings |= {name: values.get("data", {}).get(name) for name in ("stored_bytes", "row_memory_bytes")}
     if values["system"].startswith("mysql"):
         settings |= {n: values[n] for n in ("mysql_buffer_pool_bytes", "memcached_bytes", "mysql_redo_log_bytes")}
         return settings

@@ -17,7 +17,7 @@ from runner.errors import RunError
 from runner.files import read_json, write_json
 from runner.hosts import LostNodeError
 from runner.plan import Deployment
-from runner.workload import family
+from runner.systems import family
 
 ADAPTERS = ("mysql", "mysql-memcached", "anticache")  # of loadgen; each has its endpoint file
 PLAY_LIMIT_S = 900  # a restore of the paper's 26 GB takes minutes; a play that takes longer hangs

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from typing import Any
 
 import pandas as pd
 
+from runner.axes import NAMES, Cell
 from runner.checks import matches, shown
-from runner.plan import AXES, Cell
 from runner.predicates import Endpoints, RatioOrder, Selector, Simple
 
 Cells = Mapping[str, pd.DataFrame]
@@ -16,8 +16,15 @@ Cells = Mapping[str, pd.DataFrame]
 
 
 def table_of(cells: Iterable[Cell]) -> pd.DataFrame:
-    """Return cells as a table."""
-    return pd.DataFrame([asdict(cell) for cell in cells], columns=list(AXES))
+    """Return cells as a table with the axes that they have."""
+    rows = [cell.coordinates() for cell in cells]
+    return pd.DataFrame(rows, columns=[name for name in NAMES if any(name in row for row in rows)])
+
+
+def _coordinates(rows: pd.DataFrame, axes: list[str]) -> list[tuple[Any, ...]]:
+    """Return the coordinates of each row; None where an axis does not apply to it."""
+    kept = rows[axes].astype(object)
+    return list(kept.where(kept.notna() & (kept != ""), None).itertuples(index=False, name=None))
 
 
 def left_out(predicate: Simple, table: pd.DataFrame, cells: Cells) -> str:
@@ -26,8 +33,9 @@ def left_out(predicate: Simple, table: pd.DataFrame, cells: Cells) -> str:
         return ""
     named = _named(predicate, cells[predicate.experiment])
     rows = table[table["experiment"] == predicate.experiment]
-    planned = set(rows[list(AXES)].itertuples(index=False, name=None))
-    gone = named[[cell not in planned for cell in named.itertuples(index=False, name=None)]]
+    axes = list(named.columns)
+    planned = set(_coordinates(rows, axes))
+    gone = named[[cell not in planned for cell in _coordinates(named, axes)]]
     if gone.empty:
         return ""
     return f"{len(gone)} of {len(named)} cells ({_described(named, gone)})"
@@ -57,13 +65,14 @@ def _takes(cells: pd.DataFrame, selectors: list[Selector]) -> pd.Series[bool]:
 def _described(named: pd.DataFrame, gone: pd.DataFrame) -> str:
     """Name the values that are left out altogether, and the cells that are left out besides."""
     parts, rest = [], gone
-    for axis in AXES:
+    for axis in named.columns:
         present = set(named.drop(gone.index)[axis])
         values = [value for value in dict.fromkeys(gone[axis]) if value not in present]
         if values and len(values) < named[axis].nunique():
             parts.append(f"{axis} {', '.join(map(shown, values))}")
             rest = rest[~rest[axis].isin(values)]
-    listed = [Cell(*cell).label() for cell in rest.head(3).itertuples(index=False, name=None)]
+    axes = list(rest.columns)
+    listed = [Cell(**dict(zip(axes, cell, strict=True))).label() for cell in _coordinates(rest.head(3), axes)]
     if len(rest) > len(listed):
         listed.append(f"{len(rest) - len(listed)} more")
     return "; ".join([*parts, *listed])

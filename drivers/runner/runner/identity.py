@@ -13,6 +13,9 @@ from typing import Any
 
 SHAPING_MODULES = (
     "agent",
+    "benchmarks/tpcc",
+    "benchmarks/ycsb",
+    "consistency",
     "control_group",
     "deploy",
     "disk",

@@ -7,13 +7,16 @@ that dies fails its trial and is deployed anew for the next one. Only a lost nod
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner import control_group, disk, driver
+from runner import consistency, control_group, disk, driver
+from runner.axes import Cell
 from runner.cluster import Lane
 from runner.deploy import Ansible, deployment_file, save
 from runner.errors import RunError
@@ -23,10 +26,11 @@ from runner.interrupt import Interrupt
 from runner.judge import disk_reason, judge, one_line
 from runner.plan import Deployment, Trial, loadgen_spec, make_deployment
 from runner.recording import Recorder
-from runner.workload import Workload, family
+from runner.systems import family
+from runner.workload import Workload
 
 LOAD_LIMIT_S = 60.0
-LOAD_RECORDS_PER_S = 2_000  # slower loading than this counts as hung
+LOAD_ROWS_PER_S = 2_000  # slower loading than this counts as hung
 LOG_TAIL_LINES = 200
 KILL_GRACE_S = 1.0
 
@@ -88,7 +92,7 @@ class LaneWorker:
         while batch.pending and not self._interrupt():
             place = self._run.new_deployment(batch.deployment, self.lane.name)
             try:
-                running = self._bring_up(batch.deployment, place)
+                running = self._bring_up(batch.deployment, batch.pending[0], place)
             except LostNodeError:
                 raise
             except (RunError, OSError) as error:
@@ -123,36 +127,65 @@ class LaneWorker:
 
     # -- deployments ------------------------------------------------------------------------------------------
 
-    def _bring_up(self, deployment: Deployment, place: Path) -> Running:
+    def _bring_up(self, deployment: Deployment, trial: Trial, place: Path) -> Running:
         """Configure, fill and start a system: the dataset restored where one is kept, loaded where it cannot be."""
-        workload = self._plan.workload(deployment.experiment)
+        # Experiments that need the same deployment share it; the trial tells which of them this is.
+        workload, cell = self._plan.workload(trial.experiment), trial.cell
         restore = family(deployment.system) == "mysql"
         if restore:
-            self._keep_dataset(deployment, workload, place)
-        self._doing(f"deploying {deployment.system} at {deployment.data_memory_ratio:g}x")
+            self._keep_dataset(deployment, workload, cell, place)
+        self._doing(f"deploying {deployment.label()}")
         values = self._deployment_file(deployment, workload, "restore" if restore else "none")
         save(values, place)
         running = self._start(deployment, values, place)
         if not restore:
-            self._loadgen("load", workload, running)
+            self._loadgen("load", workload, cell, running)
+            if not self._run.tables(deployment.content).get(family(deployment.system)):
+                self._compare_tables(deployment, self._check_load(workload, cell, running))
         # All start with the hottest records in memory: short warm-ups cannot do that, and one would be favoured.
-        self._loadgen("prewarm", workload, running)
+        self._loadgen("prewarm", workload, cell, running)
         return running
 
-    def _keep_dataset(self, deployment: Deployment, workload: Workload, place: Path) -> None:
-        """Load a data set once, with the whole of it in memory, and keep the clean data directory."""
-        if deployment.dataset in self.lane.db.directories(self._datasets):
+    def _keep_dataset(self, deployment: Deployment, workload: Workload, cell: Cell, place: Path) -> None:
+        """Load a data set once, check it, and keep the clean data directory with what its tables hold."""
+        section = workload.section(deployment.benchmark)
+        tables_file = self._datasets / f"{deployment.dataset}.tables.json"
+        kept = self.lane.db.read_text(str(tables_file)) if section.alone else "{}"
+        if kept is not None and deployment.dataset in self.lane.db.directories(self._datasets):
+            self._compare_tables(deployment, json.loads(kept))
             return
-        self._doing(f"loading {workload.values.records} records into MySQL, to be kept")
-        loading = make_deployment(workload, "mysql", 1.0, self._tools.cpus, self._tools.disk)
+        described = section.data(workload.values, deployment.data_memory_ratio).described
+        self._doing(f"loading {described} into MySQL, to be kept")
+        cell = dataclasses.replace(cell, system="mysql")
+        loading = make_deployment(workload, cell, self._tools.cpus, self._tools.disk, to_load=True)
         values = self._deployment_file(loading, workload, "none")
         self._play("reset", values, place)
-        self._loadgen("load", workload, self._start(loading, values, place))
+        running = self._start(loading, values, place)
+        self._loadgen("load", workload, cell, running)
+        tables = self._check_load(workload, cell, running)
+        self._compare_tables(deployment, tables)
         self._play("keep", values, place)
+        if section.alone:
+            self.lane.db.write(tables_file, json.dumps(tables).encode())
         self._up = None
 
+    def _check_load(self, workload: Workload, cell: Cell, running: Running) -> consistency.Tables:
+        """Return what the tables hold after loading, where the benchmark's check can tell."""
+        if not workload.section(running.deployment.benchmark).alone:
+            return {}
+        self._doing(f"checking what was loaded into {running.deployment.label()}")
+        outcome = self._call("check", workload, cell, running, running.place)
+        return consistency.loaded_tables(outcome, running.place)
+
+    def _compare_tables(self, deployment: Deployment, tables: consistency.Tables) -> None:
+        """Keep what a primary store loaded; raises RunError when another one loaded something else."""
+        if tables:
+            label = f"{deployment.benchmark} at {deployment.data_memory_ratio:g}x"
+            known = self._run.add_tables(deployment.content, family(deployment.system), tables)
+            consistency.refuse_differences(known, label)
+
     def _deployment_file(self, deployment: Deployment, workload: Workload, action: str) -> dict[str, Any]:
-        return deployment_file(deployment, workload.schema, self._datasets.absolute(), action)
+        return deployment_file(deployment, workload.schemas[deployment.benchmark], self._datasets.absolute(), action)
 
     def _start(self, deployment: Deployment, values: dict[str, Any], place: Path) -> Running:
         self._up = place  # from here on something may run and has to be stopped
@@ -175,24 +208,32 @@ class LaneWorker:
             self._client_cache = driver.Client(self.lane.client, tools, program)
         return self._client_cache
 
-    def _loadgen(self, verb: str, workload: Workload, running: Running) -> None:
-        """Load or prewarm; raises RunError with loadgen's last line when that fails."""
-        first = next(t.cell for t in self._plan.trials if t.experiment == workload.id)
-        client = self._client()
-        schema = self.lane.client.place(workload.schema, client.tools)
-        spec = loadgen_spec(workload, first, workload.experiment.seed, self._tools.cpus)
-        spec |= {"system": running.deployment.system, "endpoint": running.endpoint, "schema": str(schema)}
-        limit_s = LOAD_LIMIT_S + workload.values.records / LOAD_RECORDS_PER_S
-        memory = self._watch_memory(running)
-        outcome = driver.call(
-            client,
+    def _schema(self, workload: Workload, running: Running) -> str:
+        """Put the DDL on the client node and return its path there."""
+        path = workload.schemas[running.deployment.benchmark]
+        return str(self.lane.client.place(path, self._client().tools))
+
+    def _call(self, verb: str, workload: Workload, cell: Cell, running: Running, directory: Path) -> driver.Outcome:
+        """Call loadgen for what takes as long as there are rows."""
+        spec = loadgen_spec(workload, cell, workload.experiment.seed, self._tools.cpus)
+        spec |= {"endpoint": running.endpoint, "schema": self._schema(workload, running)}
+        section = workload.section(running.deployment.benchmark)
+        rows = section.data(workload.values, running.deployment.data_memory_ratio).rows
+        return driver.call(
+            self._client(),
             verb,
             spec,
-            running.place,
+            directory,
             cancelled=self._interrupt,
-            limit_s=limit_s,
+            limit_s=LOAD_LIMIT_S + rows / LOAD_ROWS_PER_S,
             servers=running.servers,
+            out=verb == "check",
         )
+
+    def _loadgen(self, verb: str, workload: Workload, cell: Cell, running: Running) -> None:
+        """Load or prewarm; raises RunError with loadgen's last line when that fails."""
+        memory = self._watch_memory(running)
+        outcome = self._call(verb, workload, cell, running, running.place)
         if outcome.stopped or outcome.exit_code != 0:
             why = outcome.stopped or outcome.last_line or f"exit code {outcome.exit_code}"
             why = memory.exceeded(running.servers.dead()) or why
@@ -224,6 +265,7 @@ class LaneWorker:
     def _run_trial(self, trial: Trial, running: Running, directory: Path) -> tuple[dict[str, Any], bool]:
         """Measure and write the record; return the result, and whether the deployment can serve another trial."""
         db, pids = self.lane.db, running.servers.pids
+        workload = self._plan.workload(trial.experiment)
         write_json(directory / "spec.json", self._recorder.spec(trial, running.deployment))
         started = datetime.now(UTC)
         load = {host.name: host.load_average() for host in (db, self.lane.client)}
@@ -235,7 +277,7 @@ class LaneWorker:
             outcome = driver.call(
                 self._client(),
                 "run",
-                {**trial.spec, "endpoint": running.endpoint},
+                {**trial.spec, "endpoint": running.endpoint, "schema": self._schema(workload, running)},
                 directory,
                 cancelled=self._interrupt,
                 limit_s=limit_s,
@@ -250,12 +292,18 @@ class LaneWorker:
         if exceeded := group.exceeded(dead):
             result |= {"status": "failed", "reason": exceeded}
         result = disk.judge(result, observed.stats)
+        memory_of_trial = group.record()
+        if workload.section(running.deployment.benchmark).alone and result["status"] != "failed":
+            self._doing(f"checking {trial.cell.label()}")
+            checked = self._call("check", workload, trial.cell, running, directory)
+            dead = running.servers.dead()
+            result = consistency.judge(result, checked, dead, directory)
         write_json(directory / "result.json", result)
         environment = self._recorder.environment(self.lane, running.endpoint, result, started)
         environment["load_average_before"] = load[db.name]
         environment["client_load_average_before"] = load[self.lane.client.name]
         environment["memory"] = {"processes": memory, "peak_not_reset": unreset}
-        environment["control_group"] = group.record()
+        environment["control_group"] = memory_of_trial
         environment["disk"] = {
             **running.deployment.values["disk"],
             "self_test": self._disk_tests,

@@ -1,8 +1,8 @@
 """From a workload to cells, trials and deployments; a trial is named by the hash of all that shapes its result.
 
-Order of the work (fairness: drift of the machine must not favour a system): for trial index -> for data/memory
-ratio -> for system, rotated by the trial index -> the cells of that deployment in one seeded order that is the same
-for every system.
+Order of the work (fairness: drift of the machine must not favour a system): for trial index -> for the axes that need
+a deployment of their own (benchmark, data/memory ratio) -> for system, rotated by the trial index -> the cells of that
+deployment in one seeded order that is the same for every system.
 """
 
 from __future__ import annotations
@@ -10,41 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, product
 from typing import Any
 
+from runner.axes import AXES, NAMES, Cell, written
 from runner.disk import Disk
 from runner.errors import InputError
 from runner.machine import CpuSets
-from runner.workload import Workload, family
+from runner.systems import family
+from runner.workload import Workload
 from runner.yamlfile import nearest
 
 TRIAL_FORMAT = 1  # raise it when the runner changes how a trial is carried out: recorded trials then count no more
 DATASET_FORMAT = 3  # raise it when the loaders change what they store: kept data sets are then loaded anew
 HASH_DIGITS = 16
 MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One point of an experiment's grid."""
-
-    system: str
-    mix: str
-    skew: float
-    data_memory_ratio: float
-
-    def label(self) -> str:
-        """Name the cell in one short phrase."""
-        return f"{self.system} {self.mix} s={self.skew:g} {self.data_memory_ratio:g}x"
-
-    def without_system(self) -> dict[str, Any]:
-        """Return the cell's other coordinates: what all systems have in common."""
-        return {k: v for k, v in asdict(self).items() if k != "system"}
-
-
-AXES = tuple(field.name for field in fields(Cell))
 
 
 @dataclass(frozen=True)
@@ -66,7 +47,7 @@ class Trial:
             "hash": self.hash,
             "experiment": self.experiment,
             "scale": self.scale,
-            "cell": asdict(self.cell),
+            "cell": self.cell.coordinates(),
             "trial": self.index,
             "seed": self.seed,
             "deployment": self.deployment,
@@ -79,11 +60,17 @@ class Deployment:
     """One start of one system with one configuration; `values` are the keys of the deployment file, less paths."""
 
     id: str
-    experiment: str
+    benchmark: str
     system: str
     data_memory_ratio: float
     dataset: str
+    content: str
+    """Hash of what is loaded, the same for every system."""
     values: dict[str, Any]
+
+    def label(self) -> str:
+        """Name it in one short phrase."""
+        return f"{self.benchmark} {self.system} at {self.data_memory_ratio:g}x"
 
 
 @dataclass(frozen=True)
@@ -96,8 +83,17 @@ class Plan:
     deployments: dict[str, Deployment]
 
     def batches(self, trials: Iterable[Trial]) -> Iterator[tuple[Deployment, list[Trial]]]:
-        """Group `trials`, kept in order, by the deployment that serves them one after another."""
-        for (deployment, _), group in groupby(trials, key=lambda t: (t.deployment, t.index)):
+        """Group `trials`, kept in order, by the deployment that serves them one after another.
+
+        A benchmark whose trials leave their data changed has a deployment for each of them.
+        """
+
+        def served(trial: Trial) -> tuple[str, str | int]:
+            deployment = self.deployments[trial.deployment]
+            alone = self.workload(trial.experiment).section(deployment.benchmark).alone
+            return trial.deployment, trial.hash if alone else trial.index
+
+        for (deployment, _), group in groupby(trials, key=served):
             yield self.deployments[deployment], list(group)
 
     def workload(self, experiment: str) -> Workload:
@@ -144,17 +140,19 @@ def make_plan(
 
 
 def all_cells(workload: Workload) -> list[Cell]:
-    """Return the cells of the grid, less those that `only` takes away."""
-    only = {o.system: o.data_memory_ratio for o in workload.experiment.only}
+    """Return the cells of the grid, less those that `only` takes away; each with the axes of its benchmark."""
+    only: dict[str, list[float]] = {o.system: o.data_memory_ratio for o in workload.experiment.only}
     grid = workload.grid
-    return [
-        Cell(system, mix, skew, ratio)
-        for system in grid.system
-        for mix in grid.mix
-        for skew in grid.skew
-        for ratio in grid.data_memory_ratio
-        if ratio in only.get(system, grid.data_memory_ratio)
-    ]
+    cells = []
+    for benchmark in grid.values("benchmark") or workload.experiment.benchmarks():
+        axes = {axis.name: grid.values(axis.name) for axis in AXES if axis.only_of in ("", benchmark)}
+        axes["benchmark"] = [benchmark] if grid.benchmark else []
+        named = {name: values for name, values in axes.items() if values}
+        for coordinates in product(*named.values()):
+            cell = Cell(**dict(zip(named, coordinates, strict=True)))
+            if cell.data_memory_ratio in only.get(cell.system, [cell.data_memory_ratio]):
+                cells.append(cell)
+    return cells
 
 
 def seed_of(workload: Workload, cell: Cell, index: int) -> int:
@@ -166,14 +164,18 @@ def seed_of(workload: Workload, cell: Cell, index: int) -> int:
 def _ordered(
     workload: Workload, cells: list[Cell], index: int, cpus: CpuSets, disk: Disk
 ) -> Iterator[tuple[Deployment, list[Cell]]]:
-    systems = workload.grid.system
+    systems = workload.grid.values("system")
     turn = index % len(systems)
-    for ratio in workload.grid.data_memory_ratio:
+    deploying = [
+        axis.name for axis in AXES if axis.deploys and axis.name != "system" and workload.grid.values(axis.name)
+    ]
+    for place in product(*(workload.grid.values(name) for name in deploying)):
         for system in systems[turn:] + systems[:turn]:
-            on_it = [c for c in cells if c.system == system and c.data_memory_ratio == ratio]
+            where = {"system": system, **dict(zip(deploying, place, strict=True))}
+            on_it = [c for c in cells if all(getattr(c, name) == value for name, value in where.items())]
             on_it.sort(key=lambda c: seed_of(workload, c, index))
             if on_it:
-                yield make_deployment(workload, system, ratio, cpus, disk), on_it
+                yield make_deployment(workload, on_it[0], cpus, disk), on_it
 
 
 def whole(exact_bytes: float, step_bytes: int) -> int:
@@ -181,14 +183,21 @@ def whole(exact_bytes: float, step_bytes: int) -> int:
     return max(1, round(exact_bytes / step_bytes)) * step_bytes
 
 
-def make_deployment(workload: Workload, system: str, ratio: float, cpus: CpuSets, disk: Disk) -> Deployment:
-    """Work out the configuration of `system` at a data/memory ratio (INTERFACES.md: deployment file)."""
-    experiment, scale = workload.experiment, workload.values
-    budget_bytes = whole(scale.records * experiment.stored_bytes_per_record / ratio, 2 * MIB)
+def make_deployment(workload: Workload, cell: Cell, cpus: CpuSets, disk: Disk, *, to_load: bool = False) -> Deployment:
+    """Work out the configuration of a cell's system (INTERFACES.md: deployment file).
+
+    With `to_load` it has the memory that its data set is loaded with, to be kept.
+    """
+    experiment, scale, system = workload.experiment, workload.values, cell.system
+    benchmark = workload.benchmark_of(cell)
+    section = workload.section(benchmark)
+    data = section.data(scale, cell.data_memory_ratio)
+    exact = data.loading_bytes if to_load else section.budget_bytes(scale, cell.data_memory_ratio, system)
+    budget_bytes = whole(exact, 2 * MIB)
     cache_bytes = whole(budget_bytes * experiment.memcached_share, MIB) if system == "mysql-memcached" else 0
     values: dict[str, Any] = {
         "system": system,
-        "benchmark": experiment.benchmark,
+        "benchmark": benchmark,
         "memory_budget_bytes": budget_bytes,
         "mysql_buffer_pool_bytes": budget_bytes - cache_bytes if family(system) == "mysql" else 0,
         "memcached_bytes": cache_bytes,
@@ -196,7 +205,7 @@ def make_deployment(workload: Workload, system: str, ratio: float, cpus: CpuSets
         "disk": disk.values(scale.disk_region_bytes),
         "server_cpus": cpus.server,
         "client_cpus": cpus.client,
-        "terminals": experiment.terminals,
+        "terminals": section.terminals,
         "partitions": scale.partitions,
         "mysql_redo_log_bytes": scale.mysql_redo_log_bytes,
         "mysql_query_cache_bytes": scale.mysql_query_cache_bytes,
@@ -205,26 +214,18 @@ def make_deployment(workload: Workload, system: str, ratio: float, cpus: CpuSets
             "eviction_block_bytes": scale.eviction_block_bytes,
             **experiment.engine.model_dump(),
         },
+        **({"data": data.recorded} if data.recorded else {}),
     }
-    dataset = dataset_of(workload, system)
+    content = {
+        "format": DATASET_FORMAT,
+        "benchmark": benchmark,
+        "schema": workload.schema_digest(benchmark),
+        **data.identity,
+        "seed": experiment.seed,
+    }
+    dataset = digest({**content, "family": family(system)})
     identity = digest({"values": _shaping(values), "dataset": dataset})
-    return Deployment(identity, workload.id, system, ratio, dataset, values)
-
-
-def dataset_of(workload: Workload, system: str) -> str:
-    """Hash what is loaded: two deployments with the same hash can use the same data directory."""
-    return digest(
-        {
-            "format": DATASET_FORMAT,
-            "family": family(system),
-            "benchmark": workload.experiment.benchmark,
-            "schema": hashlib.sha256(workload.schema.read_bytes()).hexdigest(),
-            "records": workload.values.records,
-            "fields": workload.experiment.ycsb.fields,
-            "field_bytes": workload.experiment.ycsb.field_bytes,
-            "seed": workload.experiment.seed,
-        }
-    )
+    return Deployment(identity, benchmark, system, cell.data_memory_ratio, dataset, digest(content), values)
 
 
 def _shaping(values: dict[str, Any]) -> dict[str, Any]:
@@ -241,22 +242,14 @@ def _shaping(values: dict[str, Any]) -> dict[str, Any]:
 def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> dict[str, Any]:
     """Build loadgen's spec for a cell (INTERFACES.md: loadgen), less `endpoint` and `schema`."""
     experiment, values = workload.experiment, workload.values
+    benchmark = workload.benchmark_of(cell)
+    section = workload.section(benchmark)
     return {
         "format": 1,
         "system": cell.system,
-        "benchmark": experiment.benchmark,
-        "ycsb": {
-            "records": values.records,
-            "fields": experiment.ycsb.fields,
-            "field_bytes": experiment.ycsb.field_bytes,
-            "mix": cell.mix,
-            "read_share": experiment.mixes[cell.mix],
-            "skew": cell.skew,
-            "key_order": experiment.ycsb.key_order,
-            "update_fields": experiment.ycsb.update_fields,
-            "verify_share": experiment.ycsb.verify_share,
-        },
-        "terminals": experiment.terminals,
+        "benchmark": benchmark,
+        benchmark: section.spec(values, cell, experiment.seed),
+        "terminals": section.terminals,
         "warmup_s": values.warmup_s,
         "measure_s": values.measure_s,
         "seed": seed,
@@ -286,7 +279,7 @@ def _trial(workload: Workload, deployment: Deployment, cell: Cell, *, index: int
 def parse_where(conditions: list[str]) -> dict[str, list[str]]:
     """Read ``axis=value,value`` conditions; raises InputError on anything else."""
     where: dict[str, list[str]] = {}
-    axes = [axis for axis in AXES if axis != "system"]  # which has an option of its own
+    axes = [name for name in NAMES if name != "system"]  # which has an option of its own
     for condition in conditions:
         axis, equals, values = condition.partition("=")
         if not equals or not values:
@@ -297,12 +290,8 @@ def parse_where(conditions: list[str]) -> dict[str, list[str]]:
     return where
 
 
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _selected(cell: Cell, selection: dict[str, list[str]]) -> bool:
-    return all(_text(getattr(cell, axis)) in map(_normal, values) for axis, values in selection.items())
+    return all(written(getattr(cell, axis)) in map(_normal, values) for axis, values in selection.items())
 
 
 def _normal(value: str) -> str:
@@ -314,7 +303,7 @@ def _normal(value: str) -> str:
 
 def _check_selection(workloads: tuple[Workload, ...], selection: dict[str, list[str]]) -> None:
     for axis, values in selection.items():
-        present = list(dict.fromkeys(_text(v) for w in workloads for v in getattr(w.grid, axis)))
+        present = list(dict.fromkeys(written(v) for w in workloads for v in w.grid.values(axis)))
         for value in values:
             if _normal(value) not in present:
                 raise InputError(
@@ -334,9 +323,8 @@ class Estimate:
 
 TRIAL_OVERHEAD_S = 0.5  # starting loadgen, connecting, counters, recording
 DEPLOYMENT_OVERHEAD_S = 10.0  # the Ansible plays that stop one system, make a disk and start the next
-ENGINE_LOAD_RECORDS_PER_S = 150_000
-MYSQL_LOAD_RECORDS_PER_S = 25_000
-PREWARM_RECORDS_PER_S = 60_000
+PREWARM_BYTES_PER_S = 75_000_000
+CHECK_ROWS_PER_S = 300_000
 COPY_BYTES_PER_S = 400_000_000
 RESULT_BYTES_PER_TRIAL = 64 * 1024
 MYSQL_BYTES_PER_STORED_BYTE = 1.25  # tablespace with free space in its pages, doublewrite buffer, system tables
@@ -350,23 +338,27 @@ def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str], lanes: int = 1
     """
     seconds, loading_s, stored_bytes, log_bytes = 0.0, 0.0, 0, 0
     count = deployed = 0
-    loaded = set(kept)
+    loaded: dict[str, int] = {}
     for deployment, on_it in plan.batches(trials):
-        workload = plan.workload(deployment.experiment)
-        records = workload.values.records
-        size_bytes = int(records * workload.experiment.stored_bytes_per_record * MYSQL_BYTES_PER_STORED_BYTE)
+        workload = plan.workload(on_it[0].experiment)
+        section = workload.section(deployment.benchmark)
+        data = section.data(workload.values, deployment.data_memory_ratio)
+        size_bytes = int(data.stored_bytes * MYSQL_BYTES_PER_STORED_BYTE)
         trial_s = workload.values.warmup_s + workload.values.measure_s
+        if section.alone:
+            trial_s += data.rows / CHECK_ROWS_PER_S
         seconds += DEPLOYMENT_OVERHEAD_S + len(on_it) * (trial_s + TRIAL_OVERHEAD_S)
         if family(deployment.system) == "mysql":
-            if deployment.dataset not in loaded:
-                loading_s += DEPLOYMENT_OVERHEAD_S + records / MYSQL_LOAD_RECORDS_PER_S
-                loaded.add(deployment.dataset)
-            warmed = deployment.values["memory_budget_bytes"] / workload.experiment.stored_bytes_per_record
-            seconds += size_bytes / COPY_BYTES_PER_S + warmed / PREWARM_RECORDS_PER_S
-            stored_bytes = max(stored_bytes, 2 * size_bytes + workload.values.mysql_redo_log_bytes)
+            if deployment.dataset not in kept and deployment.dataset not in loaded:
+                loading_s += DEPLOYMENT_OVERHEAD_S + data.rows / section.mysql_load_rows_per_s
+            loaded[deployment.dataset] = size_bytes
+            warmed_bytes = min(data.stored_bytes, deployment.values["memory_budget_bytes"])
+            seconds += size_bytes / COPY_BYTES_PER_S + warmed_bytes / PREWARM_BYTES_PER_S
+            # Every data set is kept, and one is restored.
+            stored_bytes = sum(loaded.values()) + max(loaded.values()) + workload.values.mysql_redo_log_bytes
         else:
-            seconds += records / ENGINE_LOAD_RECORDS_PER_S
-            writes = sum(1 - workload.experiment.mixes[t.cell.mix] for t in on_it)
+            seconds += data.rows / section.engine_load_rows_per_s
+            writes = sum(section.write_share(t.cell) for t in on_it)
             log_bytes = max(log_bytes, size_bytes * 2 + int(2 * writes * trial_s * ENGINE_LOG_BYTES_PER_S))
         count += len(on_it)
         deployed += 1

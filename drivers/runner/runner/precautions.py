@@ -7,7 +7,7 @@ from typing import Any
 
 from runner import driver, identity, machine
 from runner.plan import Plan
-from runner.workload import family
+from runner.systems import family
 
 
 def of_plan(plan: Plan, cpus: machine.CpuSets) -> list[str]:

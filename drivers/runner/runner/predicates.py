@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.workload import Strict
+from runner.yamlfile import Strict
 
 Selector = dict[str, str | int | float | list[str] | list[int] | list[float]]
 SELECTOR = "columns of the table with a value or a list of values, e.g. {mix: read-only, skew: [1.5, 1.25]}"

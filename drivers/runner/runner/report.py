@@ -55,14 +55,16 @@ def write(run: Run) -> Path:
 
 
 def _settings(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the settings of each system at each data/memory ratio, those of measured trials before those planned."""
+    """Return the settings of each system by benchmark and data/memory ratio, of measured trials before planned ones."""
     rows = []
     ordered = table.sort_values("status", key=lambda s: s == "planned", kind="stable")
-    for (system, ratio), group in ordered.groupby(["system", "data_memory_ratio"], sort=False):
+    cells = ["experiment", "benchmark", "system", "data_memory_ratio"]
+    for (experiment, benchmark, system, ratio), group in ordered.groupby(cells, sort=False):
         first = group.iloc[0]
         values = {name: "" if pd.isna(first[name]) else first[name] for name in SETTINGS}
-        rows.append({"system": system, "data_memory_ratio": f"{ratio:g}x", **values})
-    return sorted(rows, key=lambda r: (r["system"], r["data_memory_ratio"]))
+        where = {"experiment": experiment, "benchmark": benchmark, "system": system}
+        rows.append({**where, "data_memory_ratio": f"{ratio:g}x", **values})
+    return sorted(rows, key=lambda r: tuple(r[name] for name in cells))
 
 
 def _figures(directory: Path) -> list[dict[str, str]]:
@@ -75,7 +77,19 @@ def _figures(directory: Path) -> list[dict[str, str]]:
 
 def _troubled(table: pd.DataFrame) -> list[dict[str, Any]]:
     chosen = table[(table["status"] != "ok") | (table["flags"] != "")]
-    names = ["trial_hash", "system", "mix", "skew", "data_memory_ratio", "trial", "status", "flags", "reason"]
+    names = [
+        "trial_hash",
+        "experiment",
+        "benchmark",
+        "system",
+        "mix",
+        "skew",
+        "data_memory_ratio",
+        "trial",
+        "status",
+        "flags",
+        "reason",
+    ]
     return [{str(k): v for k, v in row.items()} for row in chosen[names].to_dict("records")]
 
 

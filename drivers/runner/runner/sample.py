@@ -9,7 +9,7 @@ import pandas as pd
 CLIENT_SATURATED = "client_saturated"
 """The flag of a trial whose terminals were the bottleneck: invalid, but its throughput is a lower bound."""
 THROUGHPUT = "throughput_txn_s"
-REMARKS = frozenset({"not_settled"})
+REMARKS = frozenset({"not_settled", "events_lost"})
 """Flags that leave a trial valid; every other one is a reason for being invalid."""
 
 
@@ -38,7 +38,7 @@ def sample(rows: pd.DataFrame, metric: str = THROUGHPUT) -> Sample:
     if saturated.any() and metric != THROUGHPUT:
         return Sample(hashes=hashes, missing="terminals were saturated")
     if usable.empty:
-        reasons = dict.fromkeys(f"{r.status}: {r.reason}" for r in rows.itertuples())
+        reasons = dict.fromkeys(f"{r.status}: {str(r.reason) or f'no {metric}'}" for r in rows.itertuples())
         return Sample(missing="; ".join(reasons) or "not planned")
     return Sample([float(v) for v in usable[metric]], hashes, lower_bound=bool(saturated.any()))
 

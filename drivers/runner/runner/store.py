@@ -5,6 +5,7 @@
     results/runs/<UTC time>/
       run.json            what the run is: experiments, scale, inventory, disk, code
       plan.json           every planned trial and deployment, in order
+      datasets.json       rows and checksum of every table after loading, by data set and primary store
       code/<digest>.json  the files of the code that measured, with their digests
       trials/<hash>/      spec.json result.json timeline.csv latency.hdr environment.json *.log
       attempts/<hash>/<n> failed attempts that a later one replaced
@@ -159,6 +160,24 @@ class Run:
         write_json(self.path / "plan.json", self.plan)
         write_json(self.path / "run.json", self.meta)
 
+    def tables(self, content: str) -> dict[str, Any]:
+        """Return what the tables of a data set held in each primary store after loading, as far as it is known."""
+        try:
+            return dict(read_json(self.path / "datasets.json").get(content, {}))
+        except (OSError, ValueError):
+            return {}
+
+    def add_tables(self, content: str, store: str, tables: dict[str, Any]) -> dict[str, Any]:
+        """Keep what the tables of a data set hold in a primary store; return what is known of it in all of them."""
+        with self._lock:
+            try:
+                every = dict(read_json(self.path / "datasets.json"))
+            except (OSError, ValueError):
+                every = {}
+            every[content] = {**every.get(content, {}), store: tables}
+            write_json(self.path / "datasets.json", every)
+            return dict(every[content])
+
     def begin(self, trial_hash: str) -> Path:
         """Make an empty hidden directory for a trial in flight."""
         partial = self.path / "trials" / f".{trial_hash}.partial"
@@ -188,7 +207,8 @@ class Run:
         parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
             number = 1 + sum(1 for _ in parent.iterdir())
-            place = parent / f"{number:03d}-{deployment.system}-{deployment.data_memory_ratio:g}x-lane-{lane}"
+            name = f"{deployment.benchmark}-{deployment.system}-{deployment.data_memory_ratio:g}x"
+            place = parent / f"{number:03d}-{name}-lane-{lane}"
             place.mkdir()
         return place
 

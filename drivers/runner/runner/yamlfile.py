@@ -7,7 +7,7 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
@@ -19,6 +19,12 @@ from runner.errors import InputError
 
 Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """A model that refuses keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Document:

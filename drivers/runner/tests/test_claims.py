@@ -12,10 +12,13 @@ import pandas as pd
 import pytest
 from pydantic import TypeAdapter
 
-from runner import claims, extent, predicates
+from runner import claims, collect, extent, predicates
+from runner.axes import Cell
 from runner.claims import NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, AllOf, Judgement
-from runner.plan import Cell, Trial, all_cells
-from runner.workload import Workload
+from runner.disk import NODE_DISK
+from runner.machine import CpuSets
+from runner.plan import Trial, all_cells, make_plan
+from runner.workload import Workload, load
 
 ROOT = Path(__file__).resolve().parents[3]
 MakeTable = Callable[..., pd.DataFrame]
@@ -343,7 +346,8 @@ def test_cells_that_the_scale_leaves_out_are_named() -> None:
 def test_a_smaller_scale_judges_part_of_the_claims_cells(smoke: Workload, table: MakeTable) -> None:
     whole = dataclasses.replace(smoke, grid=smoke.experiment.grid)
     full = table(_paperlike)
-    at_smoke = full[full["skew"].isin(smoke.grid.skew) & full["data_memory_ratio"].isin(smoke.grid.data_memory_ratio)]
+    at_smoke = full[full["skew"].isin(smoke.grid.values("skew"))]
+    at_smoke = at_smoke[at_smoke["data_memory_ratio"].isin(smoke.grid.values("data_memory_ratio"))]
     listed = claims.load(ROOT / "workloads" / "claims.yml")
     entries = claims.judge_all(listed, at_smoke, {"fig06": extent.table_of(all_cells(whole))})
     part = {e["id"] for e in entries if "part of its cells" in e["qualifiers"]}
@@ -367,6 +371,8 @@ def test_a_crashing_predicate_is_not_a_verdict() -> None:
 def _paperlike(trial: Trial) -> float:
     """A throughput as the paper describes it: falls with data and with falling skew, aLRU 20 x MySQL at 8x."""
     cell = trial.cell
+    assert cell.mix is not None
+    assert cell.skew is not None
     level: float = BASE[cell.system] * (0.5 + cell.skew) / cell.data_memory_ratio**0.1
     if cell.system == "mysql" and cell.mix != "read-only" and cell.skew > 1:
         level /= 2
@@ -421,3 +427,74 @@ def test_the_other_readings_of_c02_are_recorded(table: MakeTable) -> None:
     alternatives = {a["where"]: a for a in entries["C02"]["alternatives"]}
     assert alternatives["abstract"]["verdict"] == REPRODUCED
     assert alternatives["§8"]["verdict"] == NOT_REPRODUCED, "40 times is more than 17"
+
+
+MakeRun = Callable[[Any], Any]
+
+
+def _table_of(names: list[str], new_run: MakeRun, record_trial: Callable[..., None], figure: Any) -> pd.DataFrame:
+    """The collected table of figures at scale laptop whose throughput a function of the cell gives."""
+    loaded = [load(ROOT / "workloads", name, "laptop") for name in names]
+    plan = make_plan(loaded, CpuSets("0", "1"), NODE_DISK)
+    run = new_run(plan)
+    for trial in plan.trials:
+        record_trial(run, trial, figure(trial.cell) * (1 + trial.index / 100))
+    return collect.collect(run)
+
+
+def _tpcc_like_the_paper(cell: Cell) -> float:
+    level = {"mysql": 1000.0, "mysql-memcached": 800.0}.get(cell.system, 10_000.0)
+    return level * (1 - 0.02 * cell.data_memory_ratio if cell.system.startswith("anticache") else 1)
+
+
+def _judged(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    whole = {
+        name: extent.table_of(all_cells(load(ROOT / "workloads", name, "laptop"))) for name in set(table["experiment"])
+    }
+    return {e["id"]: e for e in claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), table, whole)}
+
+
+def test_the_claims_about_tpcc_both_ways(new_run: MakeRun, record_trial: Callable[..., None]) -> None:
+    entries = _judged(_table_of(["fig07"], new_run, record_trial, _tpcc_like_the_paper))
+    for name in ("C14", "C15", "C16"):
+        assert (entries[name]["verdict"], entries[name]["qualifiers"]) == (REPRODUCED, []), entries[name]
+    assert entries["C15"]["measured"] == pytest.approx(0.84 / 0.98)
+    entries = _judged(_table_of(["fig07"], new_run, record_trial, lambda cell: 1000 / cell.data_memory_ratio))
+    verdicts = {name: entries[name]["verdict"] for name in ("C14", "C15", "C16")}
+    assert verdicts == {"C14": NOT_REPRODUCED, "C15": NOT_REPRODUCED, "C16": REPRODUCED}, "equal is not faster"
+
+
+def test_an_inconsistent_trial_proves_nothing(new_run: MakeRun, record_trial: Callable[..., None]) -> None:
+    table = _table_of(["fig07"], new_run, record_trial, _tpcc_like_the_paper)
+    mysql = table["system"] == "mysql"
+    table.loc[mysql, ["status", "flags", "reason"]] = ["invalid", "inconsistent", "3 violations"]
+    entry = _judged(table)["C16"]
+    assert entry["verdict"] == NOT_MEASURED
+    assert "invalid: 3 violations" in entry["note"]
+
+
+def test_part_of_figure_7_is_said(new_run: MakeRun, record_trial: Callable[..., None]) -> None:
+    table = _table_of(["fig07"], new_run, record_trial, _tpcc_like_the_paper)
+    entries = _judged(table[table["data_memory_ratio"].isin([1, 4])])
+    assert entries["C14"]["verdict"] == REPRODUCED
+    assert entries["C14"]["qualifiers"] == ["part of its cells"]
+    assert "data_memory_ratio 2, 8" in entries["C14"]["note"]
+    assert entries["C15"]["verdict"] == NOT_MEASURED
+
+
+def test_the_claim_about_evictions_both_ways(new_run: MakeRun, record_trial: Callable[..., None]) -> None:
+    table = _table_of(["fig12"], new_run, record_trial, lambda _: 1000.0)
+    ycsb = table["benchmark"] == "ycsb"
+    assert sorted(table["mix"].unique()) == ["", "read-heavy"], "an axis that TPC-C does not have"
+    table["evictions_per_s"] = ycsb.map({True: 40.0, False: 2.0})
+    table["throughput_variation"] = ycsb.map({True: 0.2, False: 0.05})
+    table["throughput_share_at_evictions"] = 0.9
+    entry = _judged(table)["C24"]
+    assert (entry["verdict"], entry["qualifiers"]) == (REPRODUCED, []), entry
+    assert _judged(table.assign(evictions_per_s=5.0))["C24"]["verdict"] == REPRODUCED, "at most as many"
+    unsteady = table.assign(throughput_variation=ycsb.map({True: 0.05, False: 0.2}))
+    assert _judged(unsteady)["C24"]["verdict"] == NOT_REPRODUCED
+    everywhere = table.assign(throughput_share_at_evictions=pd.array([None] * len(table), dtype="Float64"))
+    entry = _judged(everywhere)["C24"]
+    assert entry["verdict"] == NOT_MEASURED
+    assert "ok: no throughput_share_at_evictions" in entry["note"]

@@ -23,7 +23,7 @@ import pytest
 from runner import collect
 from runner.files import read_json
 from runner.hosts import Host
-from runner.workload import SYSTEMS
+from runner.systems import SYSTEMS
 
 pytestmark = pytest.mark.servers
 

@@ -270,7 +270,9 @@ def two(
     """Four deployments of the null system with two trials of 0.4 s each."""
     values = smoke.values.model_copy(update={"warmup_s": 0.1, "measure_s": 0.3, "records": 40_000})
     axes = {"system": ["null"], "mix": ["read-heavy"], "skew": [1.5, 0.5], "data_memory_ratio": [1.0, 2.0, 4.0, 8.0]}
-    experiment = smoke.experiment.model_copy(update={"only": [], "terminals": 4})
+    assert smoke.experiment.ycsb is not None
+    section = smoke.experiment.ycsb.model_copy(update={"terminals": 4})
+    experiment = smoke.experiment.model_copy(update={"only": [], "ycsb": section})
     grid = smoke.grid.model_copy(update=axes)
     plan = make_plan([dataclasses.replace(smoke, values=values, grid=grid, experiment=experiment)], CPUS, NODE_DISK)
     made = TwoLanes(plan, new_run(plan), new_lane, tmp_path)

@@ -7,11 +7,13 @@ from itertools import groupby
 
 import pytest
 
+from runner.axes import Cell
 from runner.disk import NODE_DISK, Disk
 from runner.errors import InputError
 from runner.machine import CpuSets, halves
-from runner.plan import Cell, estimate, make_deployment, make_plan, parse_where
-from runner.workload import SYSTEMS, Workload
+from runner.plan import estimate, make_deployment, make_plan, parse_where
+from runner.systems import SYSTEMS
+from runner.workload import Workload
 
 CPUS = CpuSets("0", "1")
 HDD = Disk("hdd-7200", rotational=True)
@@ -41,7 +43,7 @@ def test_order_spreads_trials_and_rotates_systems(laptop: Workload) -> None:
 
 def test_cells_of_a_deployment_come_in_the_same_order_for_every_system(laptop: Workload) -> None:
     plan = make_plan([laptop], CPUS, NODE_DISK)
-    orders: dict[tuple[float, int], set[tuple[tuple[str, float], ...]]] = {
+    orders: dict[tuple[float, int], set[tuple[tuple[object, object], ...]]] = {
         (deployment.data_memory_ratio, trials[0].index): set() for deployment, trials in plan.batches(plan.trials)
     }
     for deployment, trials in plan.batches(plan.trials):
@@ -110,19 +112,23 @@ def test_cpus_and_disk_shape_the_hash(smoke: Workload) -> None:
     assert here.isdisjoint(t.hash for t in make_plan([smoke], CPUS, HDD).trials)
 
 
+def _at(system: str, ratio: float) -> Cell:
+    return Cell(system, "read-only", 1.0, ratio)
+
+
 def test_the_budget_is_split_as_the_contract_says(laptop: Workload) -> None:
     # 156 250 000 bytes, to the nearest 2 MiB: both shares of MySQL + Memcached are whole MiB then.
     budget_bytes = 150 << 20
-    mysql = make_deployment(laptop, "mysql", 8.0, CPUS, NODE_DISK).values
+    mysql = make_deployment(laptop, _at("mysql", 8.0), CPUS, NODE_DISK).values
     assert (mysql["memory_budget_bytes"], mysql["mysql_buffer_pool_bytes"]) == (budget_bytes, budget_bytes)
-    both = make_deployment(laptop, "mysql-memcached", 8.0, CPUS, NODE_DISK).values
+    both = make_deployment(laptop, _at("mysql-memcached", 8.0), CPUS, NODE_DISK).values
     assert both["mysql_buffer_pool_bytes"] + both["memcached_bytes"] == budget_bytes
     assert both["memcached_bytes"] == budget_bytes // 2
-    assert make_deployment(laptop, "anticache-lru", 8.0, CPUS, NODE_DISK).values["engine"]["anticaching"] == "lru"
+    assert make_deployment(laptop, _at("anticache-lru", 8.0), CPUS, NODE_DISK).values["engine"]["anticaching"] == "lru"
 
 
 def test_datasets_are_shared_within_a_family_only(laptop: Workload) -> None:
-    of = {system: make_deployment(laptop, system, 2.0, CPUS, NODE_DISK).dataset for system in SYSTEMS}
+    of = {system: make_deployment(laptop, _at(system, 2.0), CPUS, NODE_DISK).dataset for system in SYSTEMS}
     assert of["mysql"] == of["mysql-memcached"] != of["anticache-lru"] == of["anticache-off"]
 
 

@@ -98,7 +98,9 @@ def plan(smoke: Workload) -> Plan:
     grid = smoke.grid.model_copy(
         update={"system": ["null"], "mix": ["read-heavy"], "skew": [1.5, 0.5], "data_memory_ratio": [1.0, 2.0]}
     )
-    experiment = smoke.experiment.model_copy(update={"only": [], "terminals": 4})
+    assert smoke.experiment.ycsb is not None
+    section = smoke.experiment.ycsb.model_copy(update={"terminals": 4})
+    experiment = smoke.experiment.model_copy(update={"only": [], "ycsb": section})
     return make_plan([dataclasses.replace(smoke, values=values, grid=grid, experiment=experiment)], CPUS, NODE_DISK)
 
 

@@ -30,13 +30,18 @@ impl Scale {
         Self { warehouses, items: 100_000, customers_per_district: 3000, orders_per_district: 3000 }
     }
 
-    /// The oldest order of a district that is loaded undelivered: the newest 30 % are, 900 of 3000.
+    /// The oldest order of a district that is loaded undelivered: the newest 30 % are, 900 of 3000. Where there are more orders than customers, the
+    /// database stands for one that has grown, and deliveries keep up with its orders: as many are undelivered as if there were one for each customer.
     pub const fn first_undelivered(&self) -> i32 {
-        self.orders_per_district - self.orders_per_district * 3 / 10 + 1
+        self.orders_per_district - smaller(self.orders_per_district, self.customers_per_district) * 3 / 10 + 1
     }
 
     /// Last names in use: 1000, or so many that each district has a customer of every name.
     const fn last_names(&self) -> i64 {
         if self.customers_per_district < 1000 { self.customers_per_district as i64 } else { 1000 }
     }
+}
+
+const fn smaller(one: i32, other: i32) -> i32 {
+    if one < other { one } else { other }
 }

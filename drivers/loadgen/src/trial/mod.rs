@@ -25,7 +25,7 @@ use crate::workload::Workload;
 
 use events::EventRecorder;
 use recorder::{Counts, Recorder, Spans, Tally, Timeline, TimelineSecond, common_pauses};
-use result::{LatencySummary, RESULT_FORMAT, TpccResult, latency_log, timeline_csv};
+use result::{LatencySummary, RESULT_FORMAT, TpccResult, latency_log, tenths_csv, timeline_csv};
 pub use result::{Status, TrialResult, to_json, write_file};
 use worker::{Outstanding, Shared, Stop, Worker};
 
@@ -87,6 +87,7 @@ impl Trial {
     /// What the file system reports, with the path.
     pub fn write(&self, directory: &Path) -> anyhow::Result<()> {
         write_file(&directory.join("timeline.csv"), timeline_csv(&self.timeline).as_bytes())?;
+        write_file(&directory.join("tenths.csv"), tenths_csv(&self.timeline).as_bytes())?;
         if let Some(events) = &self.events {
             write_file(&directory.join("events.csv"), events.as_bytes())?;
         }

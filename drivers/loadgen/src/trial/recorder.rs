@@ -119,10 +119,13 @@ pub fn add_counts(sum: &mut Counts, other: &Counts) {
     }
 }
 
+const TENTH_NS: u64 = 100_000_000;
+
 /// What one second of the timeline sums up. Coarser than [`Tally`], since a trial has many of them.
 #[derive(Debug, Clone)]
 struct SecondTally {
     committed: u64,
+    committed_in_tenths: [u64; 10],
     aborted: u64,
     retried: u64,
     latency_us: Histogram<u64>,
@@ -131,13 +134,14 @@ struct SecondTally {
 impl SecondTally {
     fn new() -> SecondTally {
         let latency_us = Histogram::new_with_bounds(1, MAX_LATENCY_US, 2).expect("valid bounds");
-        SecondTally { committed: 0, aborted: 0, retried: 0, latency_us }
+        SecondTally { committed: 0, committed_in_tenths: [0; 10], aborted: 0, retried: 0, latency_us }
     }
 
-    fn record(&mut self, latency_us: u64, completion: &Completion) {
+    fn record(&mut self, tenth: usize, latency_us: u64, completion: &Completion) {
         match completion.outcome {
             Outcome::Committed => {
                 self.committed += 1;
+                self.committed_in_tenths[tenth] += 1;
                 self.latency_us.saturating_record(latency_us);
             }
             Outcome::Aborted(_) => self.aborted += 1,
@@ -147,6 +151,9 @@ impl SecondTally {
 
     fn add(&mut self, other: &SecondTally) {
         self.committed += other.committed;
+        for (sum, committed) in self.committed_in_tenths.iter_mut().zip(other.committed_in_tenths) {
+            *sum += committed;
+        }
         self.aborted += other.aborted;
         self.retried += other.retried;
         let _ = self.latency_us.add(&other.latency_us);
@@ -154,6 +161,7 @@ impl SecondTally {
 
     fn clear(&mut self) {
         (self.committed, self.aborted, self.retried) = (0, 0, 0);
+        self.committed_in_tenths = [0; 10];
         self.latency_us.reset();
     }
 
@@ -165,6 +173,7 @@ impl SecondTally {
         TimelineSecond {
             second,
             committed: self.committed,
+            committed_in_tenths: self.committed_in_tenths,
             aborted: self.aborted,
             retried: self.retried,
             latency_us_p50: self.latency_us.value_at_quantile(0.5),
@@ -179,6 +188,8 @@ pub struct TimelineSecond {
     /// Second since the start of the measured interval; negative ones belong to the warm-up.
     pub second: i64,
     pub committed: u64,
+    /// Of these, in each tenth of the second: evictions are so many that most seconds have some (paper §5.6).
+    pub committed_in_tenths: [u64; 10],
     pub aborted: u64,
     pub retried: u64,
     pub latency_us_p50: u64,
@@ -319,7 +330,9 @@ impl Recorder {
             return;
         }
         let latency_us = latency_us(submitted_ns, now_ns);
-        self.current.record(latency_us, completion);
+        let before_end_ns = self.second_end_ns.saturating_sub(now_ns + 1);
+        let tenth = 9 - (before_end_ns / TENTH_NS).min(9) as usize;
+        self.current.record(tenth, latency_us, completion);
         self.committed_so_far += u64::from(completion.outcome == Outcome::Committed);
         if now_ns >= self.spans.measure_start_ns {
             self.measured.record(type_index, latency_us, completion);
@@ -420,6 +433,7 @@ mod tests {
         let counts: Vec<(i64, u64, u64)> =
             lines.iter().map(|line| (line.second, line.committed, line.retried)).collect();
         assert_eq!(counts, [(-2, 1, 1), (-1, 1, 1), (0, 1, 1), (1, 0, 0), (2, 2, 2)]);
+        assert_eq!(lines[4].committed_in_tenths, [0, 1, 1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(lines[4].latency_us_p50, 7);
         assert_eq!(lines[3].latency_us_p99, 0);
     }

@@ -166,9 +166,20 @@ pub fn to_json(value: &impl Serialize) -> anyhow::Result<Vec<u8>> {
 pub fn timeline_csv(lines: &[TimelineSecond]) -> String {
     let mut csv = String::from("second,committed,aborted,retried,latency_us_p50,latency_us_p99\n");
     for line in lines {
-        let TimelineSecond { second, committed, aborted, retried, latency_us_p50, latency_us_p99 } = line;
+        let TimelineSecond { second, committed, aborted, retried, latency_us_p50, latency_us_p99, .. } = line;
         // Writing to a string cannot fail.
         let _ = writeln!(csv, "{second},{committed},{aborted},{retried},{latency_us_p50},{latency_us_p99}");
+    }
+    csv
+}
+
+/// The content of `tenths.csv`: what committed in each tenth of each second of the timeline.
+pub fn tenths_csv(lines: &[TimelineSecond]) -> String {
+    let mut csv = String::from("tenth,committed\n");
+    for line in lines {
+        for (tenth, committed) in (line.second * 10..).zip(line.committed_in_tenths) {
+            let _ = writeln!(csv, "{tenth},{committed}");
+        }
     }
     csv
 }
@@ -249,10 +260,20 @@ mod tests {
 
     #[test]
     fn the_timeline_is_plain_csv() {
-        let line =
-            TimelineSecond { second: -1, committed: 5, aborted: 1, retried: 2, latency_us_p50: 9, latency_us_p99: 11 };
-        let csv = timeline_csv(&[line]);
+        let line = TimelineSecond {
+            second: -1,
+            committed: 5,
+            committed_in_tenths: [4, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+            aborted: 1,
+            retried: 2,
+            latency_us_p50: 9,
+            latency_us_p99: 11,
+        };
+        let lines = [line];
+        let csv = timeline_csv(&lines);
         assert_eq!(csv, "second,committed,aborted,retried,latency_us_p50,latency_us_p99\n-1,5,1,2,9,11\n");
+        let tenths = tenths_csv(&lines);
+        assert!(tenths.starts_with("tenth,committed\n-10,4\n-9,0\n") && tenths.ends_with("\n-2,0\n-1,1\n"), "{tenths}");
     }
 
     #[test]

@@ -1,0 +1,73 @@
+"""What all benchmarks have in common: a section of the workload that answers the plan's questions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from runner.axes import Cell
+from runner.yamlfile import Document, Location, Strict
+
+if TYPE_CHECKING:
+    from runner.workload import ScaleValues
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is loaded for the trials at one data/memory ratio."""
+
+    identity: dict[str, Any]
+    """What tells it from other data, besides schema, seed and formats."""
+    rows: int
+    stored_bytes: int
+    """In the most space-hungry primary store, all of it in memory."""
+    loading_bytes: int
+    """Memory to load it with into a store that is kept."""
+    described: str
+    """How much it is, in words."""
+    recorded: dict[str, Any] = field(default_factory=dict)
+    """What the deployment records of it: how the memory budget came about."""
+
+
+class Section(Strict):
+    """What an experiment says about one benchmark."""
+
+    name: ClassVar[str]
+    size_key: ClassVar[str]
+    """The scale's value that says how much is loaded."""
+    alone: ClassVar[bool] = False
+    """Whether a trial leaves data behind that no other trial may start from."""
+    mysql_load_rows_per_s: ClassVar[int]
+    engine_load_rows_per_s: ClassVar[int]
+
+    schema_file: str = Field(alias="schema", description="a path of SQL DDL relative to workloads/")
+    terminals: int = Field(ge=1, le=4096, description="an integer from 1 to 4096 (closed-loop clients)")
+
+    @abstractmethod
+    def data(self, values: ScaleValues, ratio: float) -> Data:
+        """Say what is loaded at a data/memory ratio."""
+
+    @abstractmethod
+    def budget_bytes(self, values: ScaleValues, ratio: float, system: str) -> float:
+        """Return the memory budget of a system at a data/memory ratio, before it is rounded."""
+
+    @abstractmethod
+    def spec(self, values: ScaleValues, cell: Cell, seed: int) -> dict[str, Any]:
+        """Return the benchmark's own part of loadgen's spec; `seed` is the experiment's."""
+
+    @abstractmethod
+    def write_share(self, cell: Cell) -> float:
+        """Return the share of transactions that write."""
+
+    @abstractmethod
+    def check(self, document: Document, schema: Path, mixes: list[str]) -> None:
+        """Refuse what does not fit together in the workload; `mixes` are those of the grid. Raises InputError."""
+
+    def check_size(self, values: ScaleValues, ratio: float) -> tuple[Location, str] | None:
+        """Return what is wrong with a scale's size at a ratio, with the key that is to blame below the scale's."""
+        del values, ratio
+        return None

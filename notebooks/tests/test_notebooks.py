@@ -35,6 +35,12 @@ def recorded() -> pd.DataFrame:
     return collect.read_csv(Path(__file__).parent / "recorded" / "trials.csv")
 
 
+@pytest.fixture(scope="session")
+def drawn(recorded: pd.DataFrame) -> Figure:
+    """Figure 6 of it; for tests that only look."""
+    return fig06.draw(recorded)
+
+
 @pytest.fixture
 def run(recorded: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that holds the recorded table and its verdicts, and is the one to be shown."""
@@ -81,32 +87,30 @@ def test_colours_differ_in_grey_or_by_line() -> None:
             assert abs(grey(one.colour) - grey(other.colour)) > 20 or one.line != other.line, (one, other)
 
 
-def test_the_arrangement_is_the_papers(recorded: pd.DataFrame) -> None:
-    figure = fig06.draw(recorded)
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
+def test_the_arrangement_is_the_papers(drawn: Figure) -> None:
+    titles = [axes.get_title(loc="left") for axes in drawn.axes]
     expected = [f"{mix}, {ratio}x" for mix in ("read-only", "read-heavy", "write-heavy") for ratio in (1, 2, 4, 8)]
     assert titles == [f"({letter}) {text}" for letter, text in zip("abcdefghijkl", expected, strict=True)]
-    for axes in figure.axes:
+    for axes in drawn.axes:
         left, right = axes.get_xlim()
         assert left > right, "skew falls to the right"
         assert axes.get_ylim()[0] == 0
     for row in range(3):
-        assert len({axes.get_ylim() for axes in figure.axes[4 * row : 4 * row + 4]}) == 1, "a row shares its axis"
+        assert len({axes.get_ylim() for axes in drawn.axes[4 * row : 4 * row + 4]}) == 1, "a row shares its axis"
 
 
-def test_panels_that_the_scale_leaves_out_say_so(recorded: pd.DataFrame) -> None:
-    figure = fig06.draw(recorded)
+def test_panels_that_the_scale_leaves_out_say_so(drawn: Figure) -> None:
     silent = {
-        axes.get_title(loc="left")[1] for axes in figure.axes if any("not measured" in t.get_text() for t in axes.texts)
+        axes.get_title(loc="left")[1] for axes in drawn.axes if any("not measured" in t.get_text() for t in axes.texts)
     }
     assert silent == {"c", "g", "k"}, "smoke leaves out 4x"
 
 
-def test_the_baseline_stands_in_the_first_column_only(recorded: pd.DataFrame) -> None:
+def test_the_baseline_stands_in_the_first_column_only(drawn: Figure) -> None:
     colour = SYSTEMS["anticache-off"].colour.lower()
-    for axes in fig06.draw(recorded).axes:
-        drawn = any(to_hex(line.get_color()) == colour and np.size(line.get_xdata()) > 0 for line in axes.lines)
-        assert drawn == (axes.get_title(loc="left")[1] in "aei")
+    for axes in drawn.axes:
+        has_line = any(to_hex(line.get_color()) == colour and np.size(line.get_xdata()) > 0 for line in axes.lines)
+        assert has_line == (axes.get_title(loc="left")[1] in "aei")
 
 
 def test_points_are_the_trials(recorded: pd.DataFrame) -> None:
@@ -282,6 +286,21 @@ def test_it_executes(name: str, run: Path, notebook_copies: Path) -> None:
 def test_in_place_saves_the_outputs(run: Path, notebook_copies: Path) -> None:
     notebooks.execute(notebook_copies / "claims.ipynb", run, in_place=True)
     assert any(cell.get("outputs") for cell in read_json(notebook_copies / "claims.ipynb")["cells"])
+
+
+def test_side_by_side_each_is_executed_and_a_failure_is_the_callers(run: Path, notebook_copies: Path) -> None:
+    sources = {"one": "print(1)", "two": "print(2)", "broken": "raise KeyError('no such column')"}
+    for name, source in sources.items():
+        document = read_json(notebook_copies / "claims.ipynb")
+        document["cells"] = [{**cell, "source": source} for cell in document["cells"] if cell["cell_type"] == "code"][
+            :1
+        ]
+        write_json(notebook_copies / f"{name}.ipynb", document)
+    made = notebooks.execute_all([notebook_copies / f"{name}.ipynb" for name in ("one", "two")], run)
+    printed = [read_json(path)["cells"][0]["outputs"][0]["text"] for path in made]
+    assert ["".join(text) for text in printed] == ["1\n", "2\n"], "in the order of the call"
+    with pytest.raises(RunError, match=r"broken\.ipynb failed: KeyError: 'no such column'"):
+        notebooks.execute_all([notebook_copies / f"{name}.ipynb" for name in ("broken", "one")], run)
 
 
 def test_a_failing_cell_is_named(run: Path, notebook_copies: Path) -> None:

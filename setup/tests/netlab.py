@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SSHD = "/usr/sbin/sshd"
-NETWORK = "10.213.77"  # of a bridge that leads nowhere else
 SSHD_CONFIG = """\
 ListenAddress {address}
 HostKey {directory}/host_key
@@ -38,6 +38,15 @@ def run(*command: str | Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise OSError(f"{' '.join(map(str, command))}: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def free_network() -> str:
+    """Return the first three numbers of a network that no interface here has: several labs may be up at once."""
+    taken = subprocess.run(["ip", "-4", "-brief", "address"], capture_output=True, text=True, check=True).stdout
+    for number in random.sample(range(256), 256):
+        if f"10.213.{number}." not in taken:
+            return f"10.213.{number}"
+    raise OSError("no network 10.213.N.0/24 is free")
 
 
 @dataclass
@@ -118,6 +127,7 @@ class NetLab:
         self.key = place / "key"
         self.known_hosts = place / "known_hosts"
         self._bridge = f"br-{os.getpid()}"
+        self.network = free_network()  # of a bridge that leads nowhere else
         self.hosts: dict[str, NetHost] = {}
         try:
             self._make(names)
@@ -129,7 +139,7 @@ class NetLab:
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants it; a service manager would have made it
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key)
         run("ip", "link", "add", self._bridge, "type", "bridge")
-        run("ip", "address", "add", f"{NETWORK}.1/24", "dev", self._bridge)
+        run("ip", "address", "add", f"{self.network}.1/24", "dev", self._bridge)
         run("ip", "link", "set", self._bridge, "up")
         known = []
         for number, name in enumerate(names):
@@ -138,7 +148,7 @@ class NetLab:
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / "host_key")
             shutil.copy(self.key.with_suffix(".pub"), directory / "authorized_keys")
             unique = f"{os.getpid()}-{number}"
-            host = NetHost(name, f"{NETWORK}.{11 + number}", directory, f"lab-{unique}", f"v{unique}"[:15])
+            host = NetHost(name, f"{self.network}.{11 + number}", directory, f"lab-{unique}", f"v{unique}"[:15])
             self.hosts[name] = host
             host.start()
             run("ip", "link", "set", host.link, "master", self._bridge, "up")

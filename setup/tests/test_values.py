@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cpus
 import pytest
-import settings
+import server_settings
 from ansible.errors import AnsibleFilterError
 from daemons import DaemonError, split_address
 
@@ -24,7 +24,7 @@ def test_an_impossible_cpu_list_is_refused_by_value(text: str) -> None:
 
 def test_differences_name_setting_wanted_and_actual_value() -> None:
     wanted: dict[str, object] = {"same": 1, "other": 2, "unknown": "ON"}
-    assert settings.differences(wanted, {"same": "1", "other": "3", "more": "x"}) == [
+    assert server_settings.differences(wanted, {"same": "1", "other": "3", "more": "x"}) == [
         "other is '3', wanted '2'",
         "unknown is unknown to the server",
     ]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 from runner.context import ROOT
 from runner.errors import InputError, RunError
@@ -22,11 +19,22 @@ def applicable(experiments: list[str], directory: Path) -> list[str]:
     return [name for name in (*experiments, "claims") if (directory / f"{name}.ipynb").is_file()]
 
 
+def execute_all(notebooks: list[Path], run: Path, in_place: bool = False) -> list[Path]:
+    """Execute notebooks side by side, as many at once as there are CPUs; each is `execute`, also in what it raises."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="notebook") as pool:
+        return list(pool.map(lambda notebook: execute(notebook, run, in_place), notebooks))
+
+
 def execute(notebook: Path, run: Path, in_place: bool = False) -> Path:
     """Execute `notebook` on `run`; the executed copy goes to the run, with `in_place` also over the original.
 
     Raises InputError when it cannot be read and RunError with the cell's own last line when it fails.
     """
+    # Here, because only the commands that draw need them, and every command would wait for their import.
+    import nbformat  # noqa: PLC0415
+    from nbclient import NotebookClient  # noqa: PLC0415
+    from nbclient.exceptions import CellExecutionError  # noqa: PLC0415
+
     try:
         document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:

@@ -21,8 +21,8 @@ def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dic
     entries = claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), table, whole)
     claims.write(entries, run.path)
     if draw:
-        for name in notebooks.applicable(run.meta["experiments"], context.NOTEBOOKS):
-            notebooks.execute(context.NOTEBOOKS / f"{name}.ipynb", run.path, in_place)
+        names = notebooks.applicable(run.meta["experiments"], context.NOTEBOOKS)
+        notebooks.execute_all([context.NOTEBOOKS / f"{name}.ipynb" for name in names], run.path, in_place)
     report.write(run)
     return entries
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 CONFIDENCE = 0.95
 BOOTSTRAP_TRIALS = 6  # with fewer the percentile bootstrap promises more than it holds
@@ -50,7 +50,7 @@ def mean(values: Sequence[float]) -> Estimate:
     if np.ptp(data) == 0:  # equal trials: every interval is a single point
         return Estimate(value, value, value, data.size)
     if data.size < BOOTSTRAP_TRIALS:
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, data.size - 1)) * _standard_error(data)
+        half = _t_quantile(data.size - 1) * _standard_error(data)
         return Estimate(value, max(0.0, value - half), value + half, data.size)
     low, high = _bootstrap([data], lambda *means: means[0])
     return Estimate(value, low, high, data.size)
@@ -98,7 +98,12 @@ def _half_width_of_logarithm(sides: Sequence[NDArray[np.float64]]) -> float:
     variances = np.array([(_standard_error(side) / side.mean()) ** 2 for side in sides])
     freedom = np.array([side.size - 1 for side in sides])
     welch = variances.sum() ** 2 / (variances**2 / freedom).sum()
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, welch) * math.sqrt(variances.sum()))
+    return _t_quantile(float(welch)) * math.sqrt(variances.sum())
+
+
+def _t_quantile(freedom: float) -> float:
+    """Return Student's t for a two-sided interval of `CONFIDENCE`."""
+    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def _standard_error(data: NDArray[np.float64]) -> float:
@@ -106,6 +111,8 @@ def _standard_error(data: NDArray[np.float64]) -> float:
 
 
 def _bootstrap(samples: Sequence[NDArray[np.float64]], of_means: Callable[..., Any]) -> tuple[float, float]:
+    from scipy import stats  # noqa: PLC0415 - its import takes half of the start of a command, and few need it
+
     result = stats.bootstrap(
         samples,
         lambda *resampled, axis: of_means(*(np.mean(sample, axis=axis) for sample in resampled)),
@@ -131,6 +138,8 @@ def settled(per_second: Sequence[float]) -> bool | None:
     level = float(np.median(data))
     if level <= 0:
         return False
+    from scipy import stats  # noqa: PLC0415 - as above
+
     seconds = np.arange(data.size)
     slope = float(stats.theilslopes(data, seconds)[0])
     drift = abs(slope) * (data.size - 1) / level

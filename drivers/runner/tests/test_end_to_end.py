@@ -19,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from ports import free_port
 
 from runner import collect
 from runner.files import read_json
@@ -28,8 +29,6 @@ from runner.systems import SYSTEMS
 pytestmark = pytest.mark.servers
 
 ROOT = Path(__file__).resolve().parents[3]
-PORTS = {"mysql_port": 24061, "memcached_port": 24062, "anticached_port": 24063}
-
 INTO = ("--into", "latest", "--mixed-code")  # these tests form one run, also when somebody edits the sources meanwhile
 
 
@@ -38,7 +37,8 @@ class Bench:
 
     def __init__(self, place: Path) -> None:
         self.results = place / "results"
-        self.variables = {"node_root": str(place / "var"), "control_root": str(place / "var"), **PORTS}
+        self.ports = {name: free_port() for name in ("mysql_port", "memcached_port", "anticached_port")}
+        self.variables = {"node_root": str(place / "var"), "control_root": str(place / "var"), **self.ports}
         self.environment = {**os.environ, "PYTHONPATH": f"{ROOT}/drivers/runner:{ROOT}/notebooks"}
 
     def command(self, verb: str, *arguments: str) -> list[str]:
@@ -87,14 +87,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_port_in_use_is_a_failed_trial_that_can_be_retried(bench: Bench) -> None:
-    with socket.create_server(("127.0.0.1", PORTS["anticached_port"])):
+    with socket.create_server(("127.0.0.1", bench.ports["anticached_port"])):
         done = bench.call("run", "--scale", "tiny", "--systems", "anticache-off", "--no-figures")
     assert done.returncode == 3, done.stderr
     assert "1 failed" in done.stdout
     assert "make retry" in done.stdout
     row = bench.table().iloc[0]
     assert row["status"] == "failed"
-    assert str(PORTS["anticached_port"]) in row["reason"], row["reason"]
+    assert str(bench.ports["anticached_port"]) in row["reason"], row["reason"]
     done = bench.call("retry", "--no-figures", "--mixed-code")
     assert done.returncode == 0, done.stdout + done.stderr
     row = bench.table().iloc[0]

@@ -20,7 +20,7 @@ from pathlib import Path
 import daemons
 import pandas as pd
 import pytest
-from netlab import NETWORK, SSHD, NetLab
+from netlab import SSHD, NetLab
 
 from runner import collect
 from runner.files import read_json
@@ -74,7 +74,7 @@ class Lab:
             "mysql_port": 23061,
             "memcached_port": 23062,
             "anticached_port": 23063,
-            "client_addresses": [f"{NETWORK}.1", *(self.net.hosts[c].address for _, c in LANES.values())],
+            "client_addresses": [f"{self.net.network}.1", *(self.net.hosts[c].address for _, c in LANES.values())],
             "anticached_binary": "{{ node_tools }}/anticached",
             "spindle_binary": "{{ node_tools }}/spindle",
         }

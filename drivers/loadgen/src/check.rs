@@ -11,12 +11,14 @@ use std::time::Instant;
 use anticache_engine::catalog::row::{Value, values};
 use anticache_engine::catalog::{Catalog, TableDef, TableId};
 use anticache_engine::procedure::tpcc::consistency::Checker;
+use anticache_engine::procedure::tpcc::generate::TpccTable;
 use serde::Serialize;
 
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::row_hash::RowSum;
 use crate::system::{CacheDifferences, System, SystemError};
+use crate::tpcc::goods::Goods;
 use crate::tpcc::{Tpcc, data_set};
 use crate::ycsb::{YCSB_TABLE, Ycsb};
 
@@ -28,6 +30,7 @@ const LISTED: usize = 40;
 const REPLICAS: &str = "replicas";
 const ROWS: &str = "rows";
 const RECORDS: &str = "records";
+const GOODS: &str = "goods";
 /// Rows between two looks at the signals.
 const LOOK_EVERY: u64 = 4096;
 
@@ -39,7 +42,7 @@ pub struct CheckReport {
     pub consistent: bool,
     /// At most 40.
     pub violations: Vec<String>,
-    /// How many there are, by clause (`3.3.2.1` …) or by what else is checked (`replicas`, `rows`, `records`); conditions that hold are left out.
+    /// How many there are, by clause (`3.3.2.1` …) or by what else is checked (`replicas`, `rows`, `goods`, `records`); conditions that hold are left out.
     pub violations_by_condition: BTreeMap<String, u64>,
     pub tables: BTreeMap<String, TableSum>,
     /// Cached documents beside the rows that they stand for, where there is a cache. Those that differ are the system's window of staleness, not an
@@ -57,8 +60,8 @@ pub struct TableSum {
     pub checksum: String,
 }
 
-/// Reads all tables of a TPC-C database and checks the conditions of clause 3.3.2, that rows which never come or go are all there, and that replicas
-/// are equal.
+/// Reads all tables of a TPC-C database and checks the conditions of clause 3.3.2, that rows which never come or go are all there, that replicas
+/// are equal, and what [`Goods`] says of ITEM and STOCK.
 ///
 /// # Errors
 /// When the data cannot be read, or are not those of the specification.
@@ -67,6 +70,8 @@ pub fn tpcc(system: &dyn System, tpcc: &Tpcc, interrupt: &Interrupt) -> Result<C
     let catalog = &tpcc.catalog;
     let broken = |error: &dyn std::fmt::Display| SystemError::Data(error.to_string());
     let mut checker = Checker::new(catalog).map_err(|error| broken(&error))?;
+    let mut goods = Goods::new(tpcc).map_err(|error| broken(&error))?;
+    let mut items = RowSum::default();
     let mut check = Check::start("tpcc", loaded_rows(tpcc), interrupt);
     for (table, id) in catalog.tables().iter().zip(0..) {
         if table.replicated
@@ -76,12 +81,17 @@ pub fn tpcc(system: &dyn System, tpcc: &Tpcc, interrupt: &Interrupt) -> Result<C
         }
         let sum = check.scan(system, catalog, id, |_, row| {
             checker.add(id, row);
+            goods.add(id, row);
             Ok(())
         })?;
+        if table.name == TpccTable::Item.name() {
+            items = sum;
+        }
         if let Some(wanted) = fixed_rows(tpcc, &table.name).filter(|wanted| *wanted != sum.rows) {
             check.violated(ROWS, format!("{} has {} rows, not {wanted}", table.name, sum.rows));
         }
     }
+    goods.violations(items).into_iter().for_each(|violation| check.violated(GOODS, violation));
     check.report.cache = system.cache_differences(catalog)?;
     let report = checker.finish(&tpcc.scale);
     for (count, condition) in report.counts.iter().zip(1..).filter(|(count, _)| **count > 0) {

@@ -5,7 +5,9 @@
 //! the same rows and the same inputs whatever system they are for.
 
 pub mod data_set;
+pub mod goods;
 mod pauses;
+mod reply;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anticache_engine::catalog::Catalog;
 use anticache_engine::error::CatalogError;
 use anticache_engine::procedure::tpcc::generate::{Input, Mix, Population, Scale, Seeds, Terminal, TransactionKind};
-use anticache_engine::procedure::tpcc::procedures;
+use anticache_engine::procedure::tpcc::{ITEM_NOT_FOUND, procedures};
 use serde::Deserialize;
 
 use crate::workload::{Transaction, TransactionStream};
@@ -107,8 +109,25 @@ impl Tpcc {
 
     /// Whether an input is to be rolled back, as one in a hundred New-Orders is: its last item does not exist (clause 2.4.1.4). Any other
     /// transaction that is not committed has met a damaged database.
-    pub fn is_rolled_back(&self, input: &Input) -> bool {
+    fn is_rolled_back(&self, input: &Input) -> bool {
         matches!(input, Input::NewOrder(order) if order.lines().iter().any(|line| line.i_id > self.scale.items))
+    }
+
+    /// Checks how a transaction ended: committed with this reply, or rolled back for this reason. Returns whether the reply fits its input; `None`: it
+    /// was rolled back as it should be. One that commits though it should have been rolled back is as wrong as a damaged one.
+    ///
+    /// # Errors
+    /// Why a transaction was rolled back that should have committed: an item that exists was not found, or anything else.
+    pub fn verify(&self, input: &Input, ended: Result<&[u8], &str>) -> Result<Option<bool>, String> {
+        let rolled_back = self.is_rolled_back(input);
+        match ended {
+            Ok(reply) => Ok(Some(!rolled_back && reply::is_intact(input, reply))),
+            Err(ITEM_NOT_FOUND) if rolled_back => Ok(None),
+            Err(reason) => {
+                let problem = "what is loaded is damaged, or not what the trial wants";
+                Err(format!("{}: {reason} ({input:?}): {problem}", input.kind().procedure()))
+            }
+        }
     }
 }
 

@@ -14,4 +14,5 @@ mod served;
 mod servers;
 mod tpcc;
 mod tpcc_mysql;
+mod tpcc_trouble;
 mod trials;

@@ -38,15 +38,15 @@ const START_US: i64 = 1_400_000_000_000_000;
 const ITEM_COUNT: i32 = 120;
 
 /// A specification and what follows from it.
-struct Trial {
-    bench: Bench,
-    spec: Spec,
-    tpcc: Tpcc,
-    catalog: Arc<Catalog>,
+pub struct Trial {
+    pub bench: Bench,
+    pub spec: Spec,
+    pub tpcc: Tpcc,
+    pub catalog: Arc<Catalog>,
 }
 
 impl Trial {
-    fn new(system: &str, endpoint: Value) -> Trial {
+    pub fn new(system: &str, endpoint: Value) -> Trial {
         let mut bench = Bench::tpcc();
         bench.set("/system", json!(system));
         bench.set("/endpoint", endpoint);
@@ -60,19 +60,19 @@ impl Trial {
         Trial { bench, spec, tpcc, catalog }
     }
 
-    fn workload(&self) -> Workload {
+    pub fn workload(&self) -> Workload {
         Workload::Tpcc(self.tpcc.clone())
     }
 
-    fn scale(&self) -> Scale {
+    pub fn scale(&self) -> Scale {
         self.tpcc.scale
     }
 
-    fn population(&self) -> Population {
+    pub fn population(&self) -> Population {
         Population::new(&self.catalog, self.scale(), self.tpcc.spec.population_seed).unwrap()
     }
 
-    fn load(&self, system: &dyn System) -> u64 {
+    pub fn load(&self, system: &dyn System) -> u64 {
         system.create_schema(self.catalog.sql()).unwrap();
         let interrupt = Interrupt::default();
         let records = system.load(BulkWork { threads: 3, interrupt: &interrupt }).unwrap();
@@ -98,7 +98,7 @@ impl Trial {
         inputs
     }
 
-    fn rows(&self, system: &dyn System) -> BTreeMap<&'static str, Vec<Row>> {
+    pub fn rows(&self, system: &dyn System) -> BTreeMap<&'static str, Vec<Row>> {
         let rows_of = |table: TpccTable| {
             let id = self.catalog.table_id(table.name()).unwrap();
             let mut rows = Vec::new();
@@ -110,7 +110,7 @@ impl Trial {
     }
 
     /// The specification's conditions.
-    fn check(&self, system: &dyn System) -> Report {
+    pub fn check(&self, system: &dyn System) -> Report {
         let mut checker = Checker::new(&self.catalog).unwrap();
         for table in TpccTable::ALL {
             let id = self.catalog.table_id(table.name()).unwrap();

@@ -3,7 +3,6 @@
 
 mod events;
 mod tpcc;
-mod tpcc_reply;
 mod ycsb;
 
 use std::collections::BTreeMap;

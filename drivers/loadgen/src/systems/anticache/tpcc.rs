@@ -9,9 +9,8 @@ use anticache_engine::catalog::Catalog;
 use anticache_engine::client::{Client, Reply};
 use anticache_engine::procedure::tpcc::generate::{Input, Population, TpccTable, TransactionKind};
 use anticache_engine::procedure::tpcc::params::Load;
-use anticache_engine::procedure::tpcc::{DISTRICTS, ITEM_NOT_FOUND, load, partition_of};
+use anticache_engine::procedure::tpcc::{DISTRICTS, load, partition_of};
 
-use super::tpcc_reply::is_intact;
 use super::{AnticacheSystem, BulkClient, LOAD_OUTSTANDING, SERVER, count, refused, system_error};
 use crate::parallel::{ChunkWorker, Chunks, Order, for_each_chunk};
 use crate::progress::Progress;
@@ -325,20 +324,18 @@ impl Connection for TpccConnection {
                 failure = Some(format!("an answer to terminal {terminal}, which asked for nothing"));
                 return;
             };
-            let rolled_back = tpcc.is_rolled_back(input);
-            let (outcome, verified) = match reply {
-                // One that should have been rolled back is as wrong as a damaged one.
-                Reply::Committed(reply) => (Outcome::Committed, Some(!rolled_back && is_intact(input, reply))),
-                Reply::Aborted(reason) if rolled_back && reason == ITEM_NOT_FOUND => {
-                    (Outcome::Aborted(reason.to_owned()), None)
-                }
-                Reply::Aborted(reason) => {
-                    let problem = "what is loaded is damaged, or not what the trial wants";
-                    failure = Some(format!("{}: {reason} ({input:?}): {problem}", input.kind().procedure()));
-                    return;
-                }
+            let (outcome, ended) = match reply {
+                Reply::Committed(reply) => (Outcome::Committed, Ok(reply)),
+                Reply::Aborted(reason) => (Outcome::Aborted(reason.to_owned()), Err(reason)),
                 Reply::Failed(reason) => {
                     failure = Some(reason.to_owned());
+                    return;
+                }
+            };
+            let verified = match tpcc.verify(input, ended) {
+                Ok(verified) => verified,
+                Err(problem) => {
+                    failure = Some(problem);
                     return;
                 }
             };

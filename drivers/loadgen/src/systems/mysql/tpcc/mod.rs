@@ -116,6 +116,7 @@ pub struct TpccConnection<C> {
     statements: Statements,
     copies: C,
     reply: Reply,
+    tpcc: Tpcc,
     completed: Option<Completion>,
 }
 
@@ -126,7 +127,7 @@ impl<C: Copies> TpccConnection<C> {
     /// What mysqld refuses; [`SystemError::Data`] when the schema lacks something of TPC-C's.
     pub fn open(mut session: Session, tpcc: &Tpcc, copies: C) -> Result<TpccConnection<C>, SystemError> {
         let statements = Statements::prepare(&mut session, &tpcc.catalog, C::WHOLE_ROWS)?;
-        Ok(TpccConnection { session, statements, copies, reply: Reply::default(), completed: None })
+        Ok(TpccConnection { session, statements, copies, reply: Reply::default(), tpcc: tpcc.clone(), completed: None })
     }
 
     /// Executes one transaction until it commits or its logic rolls it back.
@@ -169,7 +170,15 @@ impl<C: Copies> Connection for TpccConnection<C> {
         };
         let mut retries = Vec::new();
         let outcome = self.execute(input, &mut retries)?;
-        self.completed = Some(Completion { terminal, outcome, verified: None, retries });
+        let ended = match &outcome {
+            Outcome::Committed => Ok(self.reply.as_slice()),
+            Outcome::Aborted(reason) => Err(reason.as_str()),
+        };
+        let verified =
+            self.tpcc.verify(input, ended).map_err(|problem| SystemError::Data(format!("mysqld: {problem}")))?;
+        // Copies of an order and of its lines need not be of the same moment, so that of these replies nothing is known.
+        let verified = verified.filter(|_| !(C::WHOLE_ROWS && matches!(input, Input::OrderStatus(_))));
+        self.completed = Some(Completion { terminal, outcome, verified, retries });
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Whether a reply of the engine's TPC-C procedures can be what its transaction displays (`anticache_engine::procedure::tpcc` has the layouts): whole,
-//! in range, and where something can be computed from the rest, computed right.
+//! Whether a reply can be what its transaction displays, in the layout of the engine's procedures (`anticache_engine::procedure::tpcc`), which MySQL's
+//! clients use too: whole, in range, and where something can be computed from the rest, computed right. Every system's clients check alike.
 
 use anticache_engine::procedure::tpcc::DISTRICTS;
 use anticache_engine::procedure::tpcc::generate::Input;
@@ -45,7 +45,7 @@ impl<'reply> Reader<'reply> {
 }
 
 /// Whether a reply fits its input.
-pub(super) fn is_intact(input: &Input, reply: &[u8]) -> bool {
+pub fn is_intact(input: &Input, reply: &[u8]) -> bool {
     let mut reader = Reader(reply);
     let fits = match input {
         Input::NewOrder(input) => new_order(input, &mut reader),

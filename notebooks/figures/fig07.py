@@ -15,7 +15,7 @@ from figures.data import Point, by_ratio
 from figures.parts import LOWER_BOUND, legend, thousands
 from figures.style import HATCHES, SYSTEMS
 from figures.style import apply as apply_style
-from figures.tables import headline
+from figures.tables import headline, whole_memory
 
 NOTE_COLUMNS = 120  # what fits below the figure in one line
 GROUP_WIDTH = 0.84  # of the distance between two groups
@@ -34,8 +34,8 @@ def draw(table: pd.DataFrame) -> Figure:
         for point in by_ratio(table, system):
             _bar(axes, point, system, x=ratios.index(point.at) + offset, width=width)
             points.append(point)
-    axes.set_xticks(range(len(ratios)), [f"{ratio:g}x" for ratio in ratios])
-    axes.set_xlabel("data / memory (rows loaded / memory for rows)")
+    axes.set_xticks(range(len(ratios)), [f"{ratio:g}x\n{whole_memory(table, ratio)}" for ratio in ratios])
+    axes.set_xlabel("rows loaded / memory for rows; below it: / the whole memory budget, keys of evicted rows included")
     axes.set_ylabel("throughput (txn/s, all five transactions)")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(thousands))

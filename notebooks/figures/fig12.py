@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter
 from figures.parts import thousands
 from figures.style import SYSTEMS
 from figures.style import apply as apply_style
-from figures.tables import headline
+from figures.tables import headline, whole_memory
 from runner import evictions
 
 PANELS = (("ycsb", "YCSB, read-heavy, s = 1"), ("tpcc", "TPC-C"))
@@ -31,6 +31,8 @@ def draw(table: pd.DataFrame, run: Path) -> Figure:
     for axes, letter, (benchmark, title) in zip(grid[:, 0], "ab", PANELS, strict=True):
         rows = table[(table["benchmark"] == benchmark) & (table["system"] == SYSTEM)].sort_values("trial")
         ratio = f", {rows['data_memory_ratio'].iloc[0]:g}x" if not rows.empty else ""
+        if benchmark == "tpcc" and ratio:
+            ratio += f" ({whole_memory(rows, rows['data_memory_ratio'].iloc[0])} of the whole memory budget)"
         axes.set_title(f"({letter}) {title}{ratio}", loc="left", fontweight="bold")
         _panel(axes, rows, run)
         axes.set_ylabel("throughput (txn/s)")
@@ -65,4 +67,5 @@ def _panel(axes: Axes, rows: pd.DataFrame, run: Path) -> None:
     axes.plot(np.arange(len(course.seconds)) + 0.5, course.seconds, color=SYSTEMS[SYSTEM].colour, zorder=3)
     axes.set_xlim(0, length_s)
     axes.set_ylim(bottom=0)
-    axes.text(0.995, 1.01, f"{len(ends):,} evictions", transform=axes.transAxes, ha="right", va="bottom", fontsize=8)
+    count = f"{len(ends):,} evictions" + ("" if course.complete else " recorded, others lost")
+    axes.text(0.995, 1.01, count, transform=axes.transAxes, ha="right", va="bottom", fontsize=8)

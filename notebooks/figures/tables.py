@@ -9,6 +9,7 @@ import pandas as pd
 
 from figures.data import ROOT, point
 from runner import collect, stats
+from runner.systems import WITHOUT_EVICTION
 
 ANTI_CACHING = "anticache-alru"  # what "anti-caching" means where the paper does not say LRU or aLRU
 
@@ -78,6 +79,20 @@ def _size(table: pd.DataFrame) -> str:
     """Say how much data the benchmarks load at 1x."""
     sizes = {"records": table["records"].max(), "warehouses": table["warehouses"].max()}
     return " and ".join(f"{size:,} {what}" for what, size in sizes.items() if not pd.isna(size))
+
+
+def whole_memory(table: pd.DataFrame, ratio: float) -> str:
+    """Say how many times all memory TPC-C's loaded rows take at a data/memory ratio, for each budget that a system has.
+
+    All have the same, save for the engine without anti-caching, whose own stands behind it.
+    """
+    rows = table[(table["benchmark"] == "tpcc") & (table["data_memory_ratio"] == ratio)]
+    off = rows["system"] == WITHOUT_EVICTION
+    parts = []
+    for budgets, suffix in ((rows[~off], ""), (rows[off], " without anti-caching")):
+        shares = sorted({f"{share:.1f}x" for share in budgets["stored_bytes"] / budgets["memory_budget_bytes"]})
+        parts += [f"{' or '.join(shares)}{suffix}"] if shares else []
+    return ", ".join(parts)
 
 
 def tpcc(table: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from runner.files import read_json
+
 EVICTION = "eviction"
 """Kind of the events that count: each is one eviction, of one or several blocks."""
 TENTHS_PER_S = 10
@@ -24,6 +26,8 @@ class Course:
     """Committed transactions of each whole tenth of a second; empty where loadgen wrote none."""
     evictions_s: np.ndarray | None
     """When evictions ended, in seconds from the start of the interval; None where the system records none."""
+    complete: bool = True
+    """Whether no event was lost before it could be read."""
 
     def metrics(self, measured_s: float) -> dict[str, float | None]:
         """Return the columns of the table; None where a figure cannot be told."""
@@ -32,7 +36,7 @@ class Course:
             "evictions_per_s": None,
             "throughput_share_at_evictions": None,
         }
-        if self.evictions_s is not None and measured_s > 0:
+        if self.evictions_s is not None and self.complete and measured_s > 0:
             found["evictions_per_s"] = len(self.evictions_s) / measured_s
             found["throughput_share_at_evictions"] = _share_at(self.evictions_s, self.tenths)
         return found
@@ -49,7 +53,17 @@ def read(directory: Path, measured_s: float) -> Course:
         _counts(directory / "timeline.csv", "second", measured_s),
         _counts(directory / "tenths.csv", "tenth", measured_s * TENTHS_PER_S),
         evictions_s,
+        _complete(directory / "result.json"),
     )
+
+
+def _complete(path: Path) -> bool:
+    """Tell whether loadgen read all events: figures of a part of them would look like those of a calmer system."""
+    try:
+        events = read_json(path).get("events", {})
+    except (OSError, ValueError):
+        return True
+    return not events.get("lost") and not events.get("problem")
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -74,13 +88,16 @@ def _variation(counts: np.ndarray) -> float | None:
 
 
 def _share_at(evictions_s: np.ndarray, tenths: np.ndarray) -> float | None:
-    """Divide the mean throughput of the tenths in which an eviction ended by that of the others.
+    """Divide the throughput that an eviction meets by that which a transaction meets; None without an eviction.
 
-    None where there is no eviction, or one in every tenth.
+    Both are means over tenths of a second of their throughput, one weighted with their evictions, the other with their
+    transactions. Evictions follow from transactions: were they without effect, they would be spread like these, and the
+    share would be 1. Below 1 the tenths with evictions, or with more of them, are slower. To compare tenths with an
+    eviction with those without would need both kinds, and would favour the former: the busier a tenth, the more
+    likely that a block fills up in it.
     """
-    hit = np.zeros(len(tenths), dtype=bool)
     places = (evictions_s * TENTHS_PER_S).astype(int)
-    hit[places[places < len(tenths)]] = True
-    if not hit.any() or hit.all() or not tenths[~hit].any():
+    counts = np.bincount(places[places < len(tenths)], minlength=len(tenths))
+    if not counts.any() or not tenths.any():
         return None
-    return float(tenths[hit].mean() / tenths[~hit].mean())
+    return float(np.average(tenths, weights=counts) / np.average(tenths, weights=tenths))

@@ -16,6 +16,8 @@ from runner.store import Run
 
 SETTINGS = (
     "memory_budget_bytes",
+    "stored_bytes",
+    "row_memory_bytes",
     "mysql_buffer_pool_bytes",
     "memcached_bytes",
     "mysql_redo_log_bytes",

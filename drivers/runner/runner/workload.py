@@ -152,6 +152,7 @@ class Workload:
 def load(workloads: Path, experiment: str, scale: str) -> Workload:
     """Read and check an experiment at a scale; raises InputError naming file, line, value and what is allowed."""
     document = read(workloads / f"{experiment}.yml")
+    _adopt_sections(document, workloads)
     model = check(document, Experiment)
     schemas = _check_experiment(document, model, workloads)
     scales_document = read(workloads / "scales.yml")
@@ -174,6 +175,23 @@ def load(workloads: Path, experiment: str, scale: str) -> Workload:
     for benchmark in workload.grid.values("benchmark") or model.benchmarks():
         _check_sizes(scales_document, workload, benchmark)
     return workload
+
+
+def _adopt_sections(document: Document, workloads: Path) -> None:
+    """Put in place the sections that are given as the name of another experiment: two figures, the same benchmark."""
+    for benchmark in ("ycsb", "tpcc"):
+        named = document.value((benchmark,))
+        if not isinstance(named, str):
+            continue
+        known = sorted(p.stem for p in workloads.glob("fig*.yml"))
+        if named not in known:
+            raise document.error(
+                (benchmark,), f"there is no experiment {named!r}{nearest(named, known)}; present: {', '.join(known)}"
+            )
+        other = read(workloads / f"{named}.yml")
+        if not isinstance(other.value((benchmark,)), dict):
+            raise document.error((benchmark,), f"{named}.yml has no section {benchmark} of its own")
+        document.adopt((benchmark,), other)
 
 
 def _check_experiment(document: Document, model: Experiment, workloads: Path) -> dict[str, Path]:

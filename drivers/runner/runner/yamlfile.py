@@ -35,9 +35,18 @@ class Document:
         self.path = path
         self.data = data
         self._lines = lines
+        self._adopted: dict[Location, Document] = {}
+
+    def adopt(self, location: Location, other: Document) -> None:
+        """Replace the value of a key of the file by what `other` has there; complaints about it name `other`."""
+        self.data = {**self.data, location[0]: other.value(location)}
+        self._adopted[location] = other
 
     def where(self, location: Location) -> str:
         """Return ``file:line`` of the nearest known ancestor of `location`."""
+        for adopted, other in self._adopted.items():
+            if location[: len(adopted)] == adopted:
+                return other.where(location)
         for end in range(len(location), -1, -1):
             line = self._lines.get(location[:end])
             if line is not None:

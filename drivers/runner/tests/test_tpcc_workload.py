@@ -45,6 +45,38 @@ def _section(workload: Workload) -> Tpcc:
 
 
 @pytest.mark.parametrize("scale", SCALES)
+def test_every_warehouse_has_terminals(scale: str) -> None:
+    for name in ("fig07", "fig12"):
+        workload = load(ROOT / "workloads", name, scale)
+        trials = [t for t in make_plan([workload], CPUS, NODE_DISK).trials if t.spec["benchmark"] == "tpcc"]
+        warehouses = workload.values.tpcc.warehouses
+        for trial in trials:
+            assert warehouses <= trial.spec["terminals"] <= DISTRICTS * warehouses
+            made = make_deployment(workload, trial.cell, CPUS, NODE_DISK)
+            assert made.values["terminals"] == trial.spec["terminals"], "memory and connections follow"
+    ycsb = [t for t in make_plan([workload], CPUS, NODE_DISK).trials if t.spec["benchmark"] == "ycsb"]
+    assert {t.spec["terminals"] for t in ycsb} == {64}, "of YCSB at every scale"
+
+
+def test_figures_share_their_benchmarks_sections(workloads: Path) -> None:
+    twelve = load(workloads, "fig12", "tiny").experiment
+    assert twelve.tpcc == load(workloads, "fig07", "tiny").experiment.tpcc
+    assert twelve.ycsb == load(workloads, "fig06", "tiny").experiment.ycsb
+    seven = workloads / "fig07.yml"
+    text = seven.read_text()
+    seven.write_text(text.replace("order: 1000", "order: 0"))
+    with pytest.raises(InputError, match=r"fig07\.yml:\d+: tpcc\.stored_bytes\.order: 0 is not allowed"):
+        load(workloads, "fig12", "tiny")
+    seven.write_text(text)
+    path = workloads / "fig12.yml"
+    for named, problem in (("fig77", "there is no experiment 'fig77' .did you mean 'fig07'"), ("fig06", "no section")):
+        path.write_text(path.read_text().replace("tpcc: fig07", f"tpcc: {named}"))
+        with pytest.raises(InputError, match=rf"fig12\.yml:\d+: tpcc: .*{problem}"):
+            load(workloads, "fig12", "tiny")
+        path.write_text(path.read_text().replace(f"tpcc: {named}", "tpcc: fig07"))
+
+
+@pytest.mark.parametrize("scale", SCALES)
 def test_a_ratio_is_reached_by_orders(scale: str) -> None:
     workload = load(ROOT / "workloads", "fig07", scale)
     section, values = _section(workload), workload.values
@@ -168,6 +200,13 @@ def test_the_estimate_counts_every_kept_data_set(scale: str) -> None:
 CASES = [
     ("scales.yml", "warehouses: 8\n", "warehouses: 0\n", ["smoke.tpcc.warehouses", "0 is not allowed", "1 to 32767"]),
     ("scales.yml", "warehouses: 8\n", "warehouses: 40000\n", ["smoke.tpcc.warehouses", "40000", "1 to 32767"]),
+    ("scales.yml", "warehouses: 8\n", "warehouses: 100\n", ["warehouses: 64 terminals for 100 warehouses", "leave 36"]),
+    (
+        "scales.yml",
+        "      warehouses: 8\n",
+        "      terminals: 7\n      warehouses: 8\n",
+        ["tpcc.terminals: 7 terminals for 8 warehouses", "leave 1 of them", "as 8 to 80"],
+    ),
     ("scales.yml", "orders_per_district: 200\n", "orders_per_district: 20000000\n", ["20000000", "30 to 10000000"]),
     ("scales.yml", "orders_per_district: 200\n", "orders_per_district: 30\n", ["static tables take 4070000", "needed"]),
     (

@@ -47,6 +47,11 @@ class Section(Strict):
     schema_file: str = Field(alias="schema", description="a path of SQL DDL relative to workloads/")
     terminals: int = Field(ge=1, le=4096, description="an integer from 1 to 4096 (closed-loop clients)")
 
+    def terminals_at(self, values: ScaleValues) -> int:
+        """Return the number of terminals at a scale."""
+        del values
+        return self.terminals
+
     @abstractmethod
     def data(self, values: ScaleValues, ratio: float) -> Data:
         """Say what is loaded at a data/memory ratio."""

@@ -42,6 +42,12 @@ class TpccSize(Strict):
     growth_bytes: int = Field(
         ge=0, multiple_of=1 << 20, description="whole MiB: what a trial may add in anticache-off, which cannot evict"
     )
+    terminals: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="an integer from 1 to 4096, where the workload's number does not suit the number of warehouses",
+    )
 
 
 class StoredBytes(Strict):
@@ -72,6 +78,10 @@ class Tpcc(Section):
         ge=0, le=1, description="a number from 0 to 1: keying and think times, as a share of the specification's"
     )
     stored_bytes: StoredBytes
+
+    def terminals_at(self, values: ScaleValues) -> int:
+        """Return the scale's number where it has one."""
+        return values.tpcc.terminals or self.terminals
 
     def data(self, values: ScaleValues, ratio: float) -> Data:
         """More orders at a higher ratio; the other tables are the same at every ratio."""
@@ -158,7 +168,9 @@ class Tpcc(Section):
             )
 
     def check_size(self, values: ScaleValues, ratio: float) -> tuple[Location, str] | None:
-        """Refuse a memory in which the static tables leave no room for orders, and more orders than numbers."""
+        """Refuse warehouses without a terminal, a memory without room for orders, and more orders than numbers."""
+        if wrong := self._idle_warehouses(values):
+            return wrong
         size, orders = values.tpcc, self.orders_per_district(values, ratio)
         blocks_bytes = BLOCKS_FOR_ORDERS_MINIMUM * values.eviction_block_bytes * values.partitions
         static_bytes = self.static_bytes(values)
@@ -187,3 +199,16 @@ class Tpcc(Section):
                 f" {MOST_ORDERS_PER_DISTRICT} that can be numbered: lower the ratio or orders_per_district",
             )
         return None
+
+    def _idle_warehouses(self, values: ScaleValues) -> tuple[Location, str] | None:
+        """Refuse fewer terminals than warehouses: the data of those without one would only take up memory."""
+        size, terminals = values.tpcc, self.terminals_at(values)
+        if terminals >= size.warehouses:
+            return None
+        return (
+            ("tpcc", "terminals" if size.terminals else "warehouses"),
+            f"{terminals} terminals for {size.warehouses} warehouses leave {size.warehouses - terminals} of them"
+            f" without one (terminal t is at home in warehouse t mod {size.warehouses} + 1), and their data are never"
+            f" accessed: give the scale's tpcc.terminals as {size.warehouses} to {10 * size.warehouses} (ten per"
+            " warehouse, clause 4.2.1), or lower warehouses",
+        )

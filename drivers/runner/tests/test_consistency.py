@@ -230,6 +230,22 @@ def test_systems_that_loaded_other_rows_are_not_compared(bench: Bench) -> None:
         "table orders has 12800 rows with checksum cc in anticache and 12800 rows with checksum aa in mysql"
         in row["reason"]
     )
+    # Nor when they are deployed once more: with another engine of the family, or by a retry.
+    assert bench.execute().failed == 1
+    assert "checksum cc in anticache" in collect.collect(bench.run).set_index("system").loc["anticache-alru"]["reason"]
+    bench.says(GOOD)
+    assert bench.execute().ok == 1
+
+
+def test_a_store_that_loads_other_rows_than_before_is_refused(bench: Bench) -> None:
+    bench.execute()
+    content = bench.plan.deployments[bench.plan.trials[0].deployment].content
+    before = bench.run.tables(content)["mysql"]
+    other = {**before, "item": {"rows": 499, "checksum": "bb"}}
+    known = bench.run.add_tables(content, "mysql", other)
+    with pytest.raises(RunError, match=r"table item has 500 rows .* in mysql and 499 rows .* in mysql, loaded again"):
+        consistency.refuse_differences(known, "tpcc at 1x")
+    assert bench.run.tables(content)["mysql"] == before
 
 
 def test_an_inconsistent_load_fails_its_trials_and_is_not_kept(bench: Bench) -> None:

@@ -56,8 +56,10 @@ def loaded_tables(outcome: Outcome, directory: Path) -> Tables:
     """Return the tables that were loaded; raises RunError when they were not checked or are inconsistent."""
     found = read(directory)
     if outcome.exit_code != 0 or not found.get("consistent"):
-        listed = found.get("violations") or [outcome.stopped or outcome.last_line or f"exit code {outcome.exit_code}"]
-        raise RunError(f"what was loaded is not consistent: {listed[0]}; log: {directory / 'loadgen-check.log'}")
+        why = outcome.stopped or outcome.last_line or f"exit code {outcome.exit_code}"
+        listed = found.get("violations")
+        problem = f"is not consistent: {listed[0]}" if listed else f"could not be checked: {why}"
+        raise RunError(f"what was loaded {problem}; log: {directory / 'loadgen-check.log'}")
     return {str(name): dict(table) for name, table in found["tables"].items()}
 
 

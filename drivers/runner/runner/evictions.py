@@ -69,7 +69,7 @@ def _complete(path: Path) -> bool:
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
+            return [row for row in csv.DictReader(file) if all(row.values())]  # a line that is cut off lacks some
     except (OSError, ValueError):
         return []
 

@@ -168,13 +168,20 @@ class Run:
             return {}
 
     def add_tables(self, content: str, store: str, tables: dict[str, Any]) -> dict[str, Any]:
-        """Keep what the tables of a data set hold in a primary store; return what is known of it in all of them."""
+        """Keep what the tables of a data set hold in a primary store; return what is known of it in all of them.
+
+        Tables unlike those that were kept before, in this store or another, are returned beside them and not kept:
+        whoever loads them again must compare them again.
+        """
         with self._lock:
             try:
                 every = dict(read_json(self.path / "datasets.json"))
             except (OSError, ValueError):
                 every = {}
-            every[content] = {**every.get(content, {}), store: tables}
+            known = dict(every.get(content, {}))
+            if any(kept != tables for kept in known.values()):
+                return {**known, f"{store}, loaded again" if store in known else store: tables}
+            every[content] = {**known, store: tables}
             write_json(self.path / "datasets.json", every)
             return dict(every[content])
 

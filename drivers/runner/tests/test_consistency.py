@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CPUS = CpuSets("0", "1")
 
 LOADGEN = """
-import json, pathlib, sys
+import json, pathlib, signal, sys
 said = json.loads((pathlib.Path(__file__).parent / "says.json").read_text())
 verb, spec = sys.argv[1], json.loads(pathlib.Path(sys.argv[sys.argv.index("--spec") + 1]).read_text())
 with (pathlib.Path(__file__).parent / "calls").open("a") as calls:
@@ -49,6 +49,8 @@ if verb == "check":
     if "check" in answer:
         (out / "check.json").write_text(json.dumps(answer["check"]))
     print(answer.get("words", "checked"), file=sys.stderr)
+    if answer.get("endless"):
+        signal.pause()
     sys.exit(answer["exit"])
 if verb == "run":
     (out / "result.json").write_text(json.dumps(said["result"]))
@@ -139,13 +141,14 @@ class Bench:
         lines = (self.root / "calls").read_text().splitlines()
         return [line.split()[1] for line in lines if line.startswith(f"{verb} ")]
 
-    def execute(self) -> Summary:
+    def execute(self, interrupt: Interrupt | None = None) -> Summary:
         tools = Tools(ROOT, self.program, CPUS, NODE_DISK, Code("c", False, "s"))
         todo = store.to_run(self.plan.trials, self.run.recorded())
+        interrupt = interrupt or Interrupt()
         with SweepProgress(len(todo), 1.0, Console(record=True, width=300)) as progress:
             recorder = Recorder(self.plan, self.run, tools, progress)
-            worker = LaneWorker(self.new_lane("1", self.root), self.plays, recorder, Interrupt())  # type: ignore[arg-type]
-            return Sweep(self.plan, [worker], recorder, Interrupt()).execute(todo)
+            worker = LaneWorker(self.new_lane("1", self.root), self.plays, recorder, interrupt)  # type: ignore[arg-type]
+            return Sweep(self.plan, [worker], recorder, interrupt).execute(todo)
 
 
 @pytest.fixture
@@ -230,6 +233,22 @@ def test_systems_that_loaded_other_rows_are_not_compared(bench: Bench) -> None:
         "table orders has 12800 rows with checksum cc in anticache and 12800 rows with checksum aa in mysql"
         in row["reason"]
     )
+    # Nor when they are deployed once more: with another engine of the family, or by a retry.
+    assert bench.execute().failed == 1
+    assert "checksum cc in anticache" in collect.collect(bench.run).set_index("system").loc["anticache-alru"]["reason"]
+    bench.says(GOOD)
+    assert bench.execute().ok == 1
+
+
+def test_a_store_that_loads_other_rows_than_before_is_refused(bench: Bench) -> None:
+    bench.execute()
+    content = bench.plan.deployments[bench.plan.trials[0].deployment].content
+    before = bench.run.tables(content)["mysql"]
+    other = {**before, "item": {"rows": 499, "checksum": "bb"}}
+    known = bench.run.add_tables(content, "mysql", other)
+    with pytest.raises(RunError, match=r"table item has 500 rows .* in mysql and 499 rows .* in mysql, loaded again"):
+        consistency.refuse_differences(known, "tpcc at 1x")
+    assert bench.run.tables(content)["mysql"] == before
 
 
 def test_an_inconsistent_load_fails_its_trials_and_is_not_kept(bench: Bench) -> None:
@@ -272,11 +291,39 @@ def test_an_interrupted_check_leaves_the_trial_to_be_run_again(tmp_path: Path) -
     assert (result["status"], result["reason"]) == ("failed", "interrupted")
 
 
+class InterruptedInTheCheckAfter(Interrupt):
+    """Asks to stop as soon as a trial's check has begun."""
+
+    def __init__(self, calls: Path) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __call__(self) -> bool:
+        verbs = [line.split()[0] for line in self._calls.read_text().splitlines()] if self._calls.exists() else []
+        self.asked = self.asked or verbs[-2:] == ["run", "check"]
+        return self.asked
+
+
+def test_a_sweep_interrupted_in_a_check_goes_on_with_that_trial(bench: Bench) -> None:
+    bench.says({**GOOD, "after a trial": {"exit": 0, "check": _found(), "endless": True}})
+    summary = bench.execute(InterruptedInTheCheckAfter(bench.root / "calls"))
+    assert summary.interrupted
+    table = collect.collect(bench.run)
+    assert list(table["status"]) == ["failed", "planned", "planned"]
+    assert table["reason"][0] == "interrupted"
+    assert table["throughput_txn_s"].isna().all()
+    bench.says(GOOD)
+    assert bench.execute().ok == 3
+    again = collect.collect(bench.run)
+    assert list(again["attempts"]) == [2, 1, 1]
+    assert set(again["consistency"]) == {"ok"}
+
+
 def test_a_check_whose_file_is_broken_is_none(tmp_path: Path) -> None:
     (tmp_path / "check.json").write_text("{")
     result = consistency.judge({"status": "ok", "reason": ""}, Outcome(0, "", "checked"), [], tmp_path)
     assert (result["status"], result["reason"]) == ("invalid", "not checked: checked")
-    with pytest.raises(RunError, match="what was loaded is not consistent"):
+    with pytest.raises(RunError, match="what was loaded could not be checked: checked; log: "):
         consistency.loaded_tables(Outcome(0, "", "checked"), tmp_path)
 
 

@@ -81,6 +81,16 @@ def test_a_part_of_the_evictions_is_no_figure(tmp_path: Path) -> None:
         assert found["throughput_variation"] == 0
 
 
+def test_a_line_that_is_cut_off_does_not_count(tmp_path: Path) -> None:
+    _write(tmp_path, [0.31, 1.59], [100] * 20)
+    whole = evictions.read(tmp_path, 2.0).metrics(2.0)
+    for name, cut in (("tenths.csv", "20"), ("tenths.csv", ",\n21,"), ("events.csv", "1.7,evi")):
+        with (tmp_path / name).open("a") as file:
+            file.write(cut)
+    assert evictions.read(tmp_path, 2.0).metrics(2.0) == whole
+    assert len(evictions.read(tmp_path, 3.0).tenths) == 20
+
+
 def test_a_system_that_records_no_evictions_has_none(tmp_path: Path) -> None:
     _write(tmp_path, [0.1], [100] * 20)
     (tmp_path / "events.csv").unlink()

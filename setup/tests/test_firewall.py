@@ -226,6 +226,7 @@ def test_an_engine_on_a_network_serves_its_client_alone(network: Network, tmp_pa
     deployment = {
         "id": "firewall",
         "system": "anticache-alru",
+        "benchmark": "ycsb",
         "schema": str(ROOT / "workloads" / "schemas" / "ycsb.sql"),
         "memory_budget_bytes": 33554432,
         "durability": "sync",

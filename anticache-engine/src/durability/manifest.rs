@@ -1,6 +1,6 @@
 //! The manifest: which snapshot of each partition counts, and what the data directory was written with.
 //!
-//! `MANIFEST` is text: one line of JSON, then one line `crc32c XXXXXXXX` with the checksum of the first, newline included, in hexadecimal:
+//! `MANIFEST` is text: one line of JSON, then one line `crc32c 0a1b2c3d` with the checksum of the first, newline included, in hexadecimal:
 //!
 //! ```text
 //! {"format":1,"ready":true,"generation":3,"next_transaction":815,"block_bytes":1048576,"log":"sync","schema":"CREATE TABLE …","partitions":[

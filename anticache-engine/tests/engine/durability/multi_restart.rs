@@ -21,16 +21,13 @@ const CLIENTS: i64 = 3;
 /// About 1.5 MiB at each partition, whose budget is 1 MiB.
 const ACCOUNTS: i64 = 6000;
 const ROUNDS: u64 = 8;
+/// Where the process that the test starts, which is this test program again, finds the database.
 const DIRECTORY: &str = "ACCOUNTS_DIRECTORY";
 const READY: &str = "accounts are served on ";
 const OUTSTANDING: usize = 16;
 
-/// The process that the test below starts.
-#[test]
-#[ignore = "it is a server, started by the other test"]
-fn server_of_accounts() {
-    let Ok(directory) = std::env::var(DIRECTORY) else { return };
-    let directory = Path::new(&directory);
+/// What the test does in the process that it starts.
+fn serve(directory: &Path) {
     let config =
         Config { partitions: PARTITIONS, log: Log::Sync, ..database::config(directory, u64::from(PARTITIONS) << 20) };
     std::fs::write(&config.schema, database::SCHEMA).unwrap();
@@ -53,7 +50,11 @@ impl Drop for Process {
 
 fn start(directory: &Path) -> Process {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "durability::multi_restart::server_of_accounts", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "durability::multi_restart::a_killed_server_of_two_partitions_goes_on_where_it_was",
+            "--nocapture",
+        ])
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
         .spawn()
@@ -161,6 +162,9 @@ fn check(address: SocketAddr, known: &mut [Known]) {
 
 #[test]
 fn a_killed_server_of_two_partitions_goes_on_where_it_was() {
+    if let Ok(directory) = std::env::var(DIRECTORY) {
+        return serve(Path::new(&directory));
+    }
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut known = vec![Known::default(); CLIENTS as usize];
     let (mut snapshots, mut recovered, mut acknowledged) = (0, 0, 0);

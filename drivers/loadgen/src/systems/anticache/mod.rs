@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::row_hash::RowSum;
 use crate::spec::Spec;
-use crate::system::{BulkWork, ByServer, Connection, EventSource, System, SystemError, evenly};
+use crate::system::{BulkWork, ByServer, Completion, Connection, EventSource, Outcome, System, SystemError, evenly};
 use crate::workload::Workload;
 
 /// Name of the server in errors, counters and settings.
@@ -235,6 +235,31 @@ fn system_error(address: SocketAddr, error: &ClientError) -> SystemError {
 
 fn refused(address: String, reason: &str) -> SystemError {
     SystemError::Server { server: SERVER, address, code: "failed".to_owned(), message: reason.to_owned() }
+}
+
+/// Waits for replies to terminals, whose numbers are the requests' tokens. `verify` gets the reply or the reason of the abort, and says whether what was
+/// read is intact, or why the trial cannot go on.
+fn complete(
+    client: &mut Client,
+    address: SocketAddr,
+    completions: &mut Vec<Completion>,
+    mut verify: impl FnMut(u32, Result<&[u8], &str>) -> Result<Option<bool>, String>,
+) -> Result<(), SystemError> {
+    let mut failure = None;
+    let mut on_reply = |token: u64, reply: Reply<'_>| {
+        let (outcome, ended) = match reply {
+            Reply::Committed(reply) => (Outcome::Committed, Ok(reply)),
+            Reply::Aborted(reason) => (Outcome::Aborted(reason.to_owned()), Err(reason)),
+            Reply::Failed(reason) => return failure = Some(reason.to_owned()),
+        };
+        let terminal = token as u32;
+        match verify(terminal, ended) {
+            Ok(verified) => completions.push(Completion { terminal, outcome, verified, retries: Vec::new() }),
+            Err(problem) => failure = Some(problem),
+        }
+    };
+    client.wait(&mut on_reply).map_err(|error| system_error(address, &error))?;
+    failure.map_or(Ok(()), |reason| Err(refused(address.to_string(), &reason)))
 }
 
 /// A client that only wants to know that its requests commit.

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anticache_engine::catalog::Catalog;
-use anticache_engine::client::{Client, Reply};
+use anticache_engine::client::Client;
 use anticache_engine::procedure::tpcc::generate::{Input, Population, TpccTable, TransactionKind};
 use anticache_engine::procedure::tpcc::params::Load;
 use anticache_engine::procedure::tpcc::{DISTRICTS, load, partition_of};
 
-use super::{AnticacheSystem, BulkClient, LOAD_OUTSTANDING, SERVER, count, refused, system_error};
+use super::{AnticacheSystem, BulkClient, LOAD_OUTSTANDING, SERVER, complete, count, system_error};
 use crate::parallel::{ChunkWorker, Chunks, Order, for_each_chunk};
 use crate::progress::Progress;
-use crate::system::{BulkWork, Completion, Connection, Outcome, SystemError};
+use crate::system::{BulkWork, Completion, Connection, SystemError};
 use crate::tpcc::Tpcc;
 use crate::tpcc::data_set::DataSet;
 use crate::workload::Transaction;
@@ -317,34 +317,10 @@ impl Connection for TpccConnection {
 
     fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
         let (pending, tpcc, first_terminal) = (&self.pending, &self.tpcc, self.first_terminal);
-        let mut failure = None;
-        let mut on_reply = |token: u64, reply: Reply<'_>| {
-            let terminal = token as u32;
-            let Some(input) = &pending[(terminal - first_terminal) as usize] else {
-                failure = Some(format!("an answer to terminal {terminal}, which asked for nothing"));
-                return;
-            };
-            let (outcome, ended) = match reply {
-                Reply::Committed(reply) => (Outcome::Committed, Ok(reply)),
-                Reply::Aborted(reason) => (Outcome::Aborted(reason.to_owned()), Err(reason)),
-                Reply::Failed(reason) => {
-                    failure = Some(reason.to_owned());
-                    return;
-                }
-            };
-            let verified = match tpcc.verify(input, ended) {
-                Ok(verified) => verified,
-                Err(problem) => {
-                    failure = Some(problem);
-                    return;
-                }
-            };
-            completions.push(Completion { terminal, outcome, verified, retries: Vec::new() });
-        };
-        self.client.wait(&mut on_reply).map_err(|error| system_error(self.address, &error))?;
-        match failure {
-            Some(reason) => Err(refused(self.address.to_string(), &reason)),
-            None => Ok(()),
-        }
+        complete(&mut self.client, self.address, completions, |terminal, ended| {
+            let input = pending[(terminal - first_terminal) as usize].as_ref();
+            let input = input.ok_or_else(|| format!("an answer to terminal {terminal}, which asked for nothing"))?;
+            tpcc.verify(input, ended)
+        })
     }
 }

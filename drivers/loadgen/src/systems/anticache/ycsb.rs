@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use anticache_engine::client::{Client, Reply};
+use anticache_engine::client::Client;
 
-use super::{AnticacheSystem, BulkClient, LOAD_OUTSTANDING, SERVER, count, refused, system_error, tuples};
+use super::{AnticacheSystem, BulkClient, LOAD_OUTSTANDING, SERVER, complete, count, system_error, tuples};
 use crate::parallel::{ChunkWorker, Chunks, Order, for_each_chunk};
 use crate::progress::Progress;
-use crate::system::{BulkWork, Completion, Connection, Outcome, SystemError};
+use crate::system::{BulkWork, Completion, Connection, SystemError};
 use crate::workload::Transaction;
 use crate::ycsb::{KeyOrder, RecordLayout, Ycsb, YcsbTransaction};
 
@@ -147,27 +147,10 @@ impl Connection for YcsbConnection {
 
     fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
         let (pending, layout, first_terminal) = (&self.pending, self.layout, self.first_terminal);
-        let mut failure = None;
-        let mut on_reply = |token: u64, reply: Reply<'_>| {
-            let terminal = token as u32;
-            let (outcome, verified) = match reply {
-                Reply::Committed(record) => {
-                    let Pending { key, verify } = pending[(terminal - first_terminal) as usize];
-                    (Outcome::Committed, verify.then(|| layout.verify_record(key, record)))
-                }
-                Reply::Aborted(reason) => (Outcome::Aborted(reason.to_owned()), None),
-                Reply::Failed(reason) => {
-                    failure = Some(reason.to_owned());
-                    return;
-                }
-            };
-            completions.push(Completion { terminal, outcome, verified, retries: Vec::new() });
-        };
-        self.client.wait(&mut on_reply).map_err(|error| system_error(self.address, &error))?;
-        match failure {
-            Some(reason) => Err(refused(self.address.to_string(), &reason)),
-            None => Ok(()),
-        }
+        complete(&mut self.client, self.address, completions, |terminal, ended| {
+            let Pending { key, verify } = pending[(terminal - first_terminal) as usize];
+            Ok(ended.ok().filter(|_| verify).map(|record| layout.verify_record(key, record)))
+        })
     }
 }
 

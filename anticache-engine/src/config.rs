@@ -34,6 +34,17 @@ pub enum Merge {
     Tuple,
 }
 
+/// Which table the next block is taken from, where several can give one (paper §3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EvictFrom {
+    /// The one whose coldest tuple was left alone for longest: LRU over all tables.
+    Coldest,
+    /// All of them, in inverse proportion to their accesses since the last eviction: the paper's rule. A small table with few accesses is drained by
+    /// it, its hottest tuples included, while larger ones hold tuples that are colder.
+    InverseAccesses,
+}
+
 /// What is done about blocks of which many tuples were merged back (paper §3.4, §6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -100,6 +111,9 @@ pub struct Config {
     /// Blocks that one eviction writes, in one sequential write where there is room for it; 0 = derived from the budget, at most 8.
     #[serde(default)]
     pub eviction_blocks: usize,
+    /// Which tables give the blocks.
+    #[serde(default = "coldest")]
+    pub evict_from: EvictFrom,
     /// Merge strategy.
     #[serde(default = "tuple_merge")]
     pub merge: Merge,
@@ -157,6 +171,10 @@ fn default_sample_rate() -> f64 {
 fn one_mebibyte() -> usize {
     1 << 20
 }
+fn coldest() -> EvictFrom {
+    EvictFrom::Coldest
+}
+
 fn tuple_merge() -> Merge {
     Merge::Tuple
 }

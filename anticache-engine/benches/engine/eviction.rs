@@ -17,7 +17,7 @@ use rand_distr::{Distribution, Zipf};
 use rand_pcg::Pcg64Mcg;
 
 use crate::harness::ycsb::{FIELDS, encode, load_calls};
-use crate::harness::{Replies, Report, schema};
+use crate::harness::{self, Replies, Report, schema};
 
 /// Memory that a record takes, with its share of the index.
 const STORED_BYTES: f64 = 1250.0;
@@ -54,10 +54,7 @@ fn config(arguments: &Arguments, data_dir: &Path) -> anyhow::Result<Config> {
         "schema": schema("ycsb.sql"), "data_dir": data_dir, "listen": "127.0.0.1:0", "log": "off",
         "memory_budget_bytes": (arguments.records as f64 * STORED_BYTES / arguments.ratio) as u64,
     });
-    for setting in &arguments.settings {
-        let (key, value) = setting.split_once('=').ok_or_else(|| anyhow::anyhow!("--set {setting}: KEY=VALUE"))?;
-        json[key] = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-    }
+    harness::apply(&mut json, &arguments.settings)?;
     let config: Config = serde_json::from_value(json)?;
     config.check()?;
     Ok(config)

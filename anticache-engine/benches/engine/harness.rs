@@ -43,6 +43,18 @@ pub fn schema(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas").join(name)
 }
 
+/// Sets keys of a configuration: `KEY=VALUE`, the value as JSON or a word.
+///
+/// # Errors
+/// When one has no `=`.
+pub fn apply(config: &mut serde_json::Value, settings: &[String]) -> anyhow::Result<()> {
+    for setting in settings {
+        let (key, value) = setting.split_once('=').ok_or_else(|| anyhow::anyhow!("--set {setting}: KEY=VALUE"))?;
+        config[key] = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    }
+    Ok(())
+}
+
 /// The middle one; of two, the larger.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();

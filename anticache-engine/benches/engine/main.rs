@@ -1,6 +1,6 @@
 //! The engine measured, in process and over loopback TCP.
 //!
-//! `cargo bench -p anticache-engine -- all|ycsb|tpcc|multi|durability|eviction [--help]`
+//! `cargo bench -p anticache-engine -- all|ycsb|tpcc|multi|durability|eviction|growth [--help]`
 //!
 //! Variants take turns in one run, round by round, so that the machine's drift meets all of them; the medians over the rounds are shown, and ratios are
 //! medians of the ratios within a round. `--json FILE` writes the list that the project's README describes under "Benchmarks".
@@ -12,6 +12,7 @@ use harness::Report;
 
 mod durability;
 mod eviction;
+mod growth;
 mod harness;
 mod multi;
 mod tpcc;
@@ -46,6 +47,8 @@ enum What {
     Durability(durability::Arguments),
     /// Eviction, merges and compaction: YCSB larger than memory.
     Eviction(eviction::Arguments),
+    /// TPC-C larger than memory.
+    Growth(growth::Arguments),
 }
 
 impl What {
@@ -58,6 +61,7 @@ impl What {
             Self::Multi(arguments) => multi::run(arguments, own.path(), report),
             Self::Durability(arguments) => durability::run(arguments, own.path(), report),
             Self::Eviction(arguments) => eviction::run(arguments, own.path(), report),
+            Self::Growth(arguments) => growth::run(arguments, own.path(), report),
         }
     }
 }
@@ -67,7 +71,7 @@ fn main() -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("warning: debug assertions are on; these figures mean nothing");
     }
-    let all = ["ycsb", "tpcc", "multi", "durability", "eviction"];
+    let all = ["ycsb", "tpcc", "multi", "durability", "eviction", "growth"];
     let chosen = match arguments.what {
         What::All => all.map(|name| Arguments::parse_from(["bench", name]).what).into(),
         one => vec![one],

@@ -48,6 +48,8 @@ impl Partition {
         if self.anticache.is_none() {
             return;
         }
+        let now = self.executed();
+        self.tables.iter_mut().for_each(|table| table.tell_time(now));
         let started = Instant::now();
         let before = (self.counters.evicted_blocks, self.counters.released_chunks);
         while self.meter.is_over() {

@@ -1,18 +1,40 @@
 //! The LRU chain: a table's tuples at one partition from coldest (head) to hottest (tail), linked through the tuple headers (paper §3.1).
+//!
+//! A few *marks* along the chain tell how long its cold end has been left alone, without a time in each tuple's header: a tuple with a mark, and all
+//! that are colder, were linked or touched last before the mark's time. A marked tuple that leaves its place hands the mark to its colder neighbour.
 
-use crate::storage::tuples::{NO_TUPLE, TupleId, TupleMemory};
+use std::collections::VecDeque;
+
+use crate::storage::tuples::{NO_TUPLE, TupleId, TupleMemory, flag};
+
+/// Most marks of a chain; with one more, every second one is taken away.
+const MOST_MARKS: usize = 128;
+/// A mark is set when the tuples linked since the last one are more than this part of the chain.
+const LINKED_PER_MARK: u64 = MOST_MARKS as u64 / 2;
+
+/// A tuple whose [`flag::MARKED`] is set.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    id: TupleId,
+    /// It, and all that are colder, were the hottest last before this time.
+    before: u64,
+}
 
 /// Ends of a doubly-linked chain whose links are the headers' `next` and `prev`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct LruChain {
     head: TupleId,
     tail: TupleId,
     len: u64,
+    /// From the coldest to the hottest; their times ascend, too.
+    marks: VecDeque<Mark>,
+    /// Times that a tuple became the hottest since the last mark was set.
+    linked: u64,
 }
 
 impl Default for LruChain {
     fn default() -> Self {
-        Self { head: NO_TUPLE, tail: NO_TUPLE, len: 0 }
+        Self { head: NO_TUPLE, tail: NO_TUPLE, len: 0, marks: VecDeque::new(), linked: 0 }
     }
 }
 
@@ -47,6 +69,7 @@ impl LruChain {
         }
         self.tail = id;
         self.len += 1;
+        self.linked += 1;
     }
 
     /// Links a tuple at the cold end: where block-merge puts the tuples that nobody asked for (paper §3.4).
@@ -63,6 +86,9 @@ impl LruChain {
     /// Unlinks a tuple.
     #[inline]
     pub fn remove(&mut self, tuples: &mut TupleMemory, id: TupleId) {
+        if tuples.flags(id) & flag::MARKED != 0 {
+            self.hand_over(tuples, id);
+        }
         let (next, prev) = (tuples.next(id), tuples.prev(id));
         match prev {
             NO_TUPLE => self.head = next,
@@ -81,6 +107,55 @@ impl LruChain {
         if self.tail != id {
             self.remove(tuples, id);
             self.push_hot(tuples, id);
+        } else if tuples.flags(id) & flag::MARKED != 0 {
+            self.hand_over(tuples, id);
+        }
+    }
+
+    /// Says that it is `now`, on any clock that never goes back: sets a mark on the hottest tuple when enough has happened since the last one.
+    #[inline]
+    pub fn tell_time(&mut self, tuples: &mut TupleMemory, now: u64) {
+        if self.linked * LINKED_PER_MARK > self.len {
+            self.mark(tuples, now);
+        }
+    }
+
+    /// A time before which the coldest tuple, and no other than those around it, was touched last; `None` when no mark tells.
+    pub fn coldest_before(&self) -> Option<u64> {
+        self.marks.front().map(|mark| mark.before)
+    }
+
+    fn mark(&mut self, tuples: &mut TupleMemory, now: u64) {
+        self.linked = 0;
+        if self.tail == NO_TUPLE || tuples.flags(self.tail) & flag::MARKED != 0 {
+            return;
+        }
+        set_marked(tuples, self.tail, true);
+        self.marks.push_back(Mark { id: self.tail, before: now });
+        if self.marks.len() > MOST_MARKS {
+            let mut keep = false;
+            self.marks.retain(|mark| {
+                keep = !keep;
+                set_marked(tuples, mark.id, keep);
+                keep
+            });
+        }
+    }
+
+    /// The tuple's mark goes to its colder neighbour, unless that has one, which tells more.
+    #[cold]
+    fn hand_over(&mut self, tuples: &mut TupleMemory, id: TupleId) {
+        set_marked(tuples, id, false);
+        let Some(at) = self.marks.iter().position(|mark| mark.id == id) else {
+            debug_assert!(false, "tuple {id} is marked without a mark");
+            return;
+        };
+        let colder = tuples.prev(id);
+        if colder == NO_TUPLE || tuples.flags(colder) & flag::MARKED != 0 {
+            self.marks.remove(at);
+        } else {
+            set_marked(tuples, colder, true);
+            self.marks[at].id = colder;
         }
     }
 
@@ -96,7 +171,20 @@ impl LruChain {
             next => tuples.set_prev(next, new),
         }
         debug_assert_ne!(old, new);
+        if tuples.flags(new) & flag::MARKED != 0 {
+            self.marks.iter_mut().filter(|mark| mark.id == old).for_each(|mark| mark.id = new);
+        }
     }
+
+    /// Ids of the marked tuples and the times of their marks, from the coldest.
+    pub fn marks(&self) -> impl Iterator<Item = (TupleId, u64)> {
+        self.marks.iter().map(|mark| (mark.id, mark.before))
+    }
+}
+
+fn set_marked(tuples: &mut TupleMemory, id: TupleId, marked: bool) {
+    let flags = tuples.flags(id);
+    tuples.set_flags(id, if marked { flags | flag::MARKED } else { flags & !flag::MARKED });
 }
 
 #[cfg(test)]
@@ -125,26 +213,60 @@ mod tests {
     }
 
     proptest! {
+        /// The model knows when each tuple became the hottest; marks must not contradict it, and tell of the coldest what they can.
         #[test]
-        fn behaves_like_a_list(ops in prop::collection::vec((0..4u8, 0..20u32), 1..300)) {
+        fn behaves_like_a_list(ops in prop::collection::vec((0..6u8, 0..20u32), 1..300)) {
             let mut tuples = TupleMemory::new(16, 4096, 1 << 20).unwrap();
             tuples.add_chunk();
             for _ in 0..20 {
                 tuples.allocate();
             }
             let mut chain = LruChain::default();
-            let mut model = Vec::<TupleId>::new();
-            for (op, id) in ops {
-                let linked = model.contains(&id);
+            let mut model = Vec::<(TupleId, u64)>::new();
+            for (now, (op, id)) in (1..).zip(ops) {
+                let linked = model.iter().any(|&(x, _)| x == id);
                 match (op, linked) {
-                    (0, false) => { chain.push_hot(&mut tuples, id); model.push(id); }
-                    (1, false) => { chain.push_cold(&mut tuples, id); model.insert(0, id); }
-                    (2, true) => { chain.remove(&mut tuples, id); model.retain(|&x| x != id); }
-                    (3, true) => { chain.touch(&mut tuples, id); model.retain(|&x| x != id); model.push(id); }
+                    (0, false) => { chain.push_hot(&mut tuples, id); model.push((id, now)); }
+                    (1, false) => { chain.push_cold(&mut tuples, id); model.insert(0, (id, 0)); }
+                    (2, true) => { chain.remove(&mut tuples, id); model.retain(|&(x, _)| x != id); }
+                    (3, true) => { chain.touch(&mut tuples, id); model.retain(|&(x, _)| x != id); model.push((id, now)); }
+                    (4, _) => chain.tell_time(&mut tuples, now),
+                    (5, _) => chain.mark(&mut tuples, now),
                     _ => {}
                 }
-                prop_assert_eq!(order(&chain, &tuples), model.clone());
+                prop_assert_eq!(order(&chain, &tuples), model.iter().map(|&(id, _)| id).collect::<Vec<_>>());
+                let marked: Vec<_> = chain.marks().collect();
+                let flagged = model.iter().filter(|&&(id, _)| tuples.flags(id) & flag::MARKED != 0).map(|&(id, _)| id);
+                prop_assert_eq!(marked.iter().map(|&(id, _)| id).collect::<Vec<_>>(), flagged.collect::<Vec<_>>());
+                prop_assert!((0..20).all(|id| tuples.flags(id) & flag::MARKED == 0 || model.iter().any(|&(x, _)| x == id)));
+                for (id, before) in marked {
+                    let place = model.iter().position(|&(x, _)| x == id).unwrap();
+                    prop_assert!(model[..=place].iter().all(|&(_, since)| since < before), "{model:?} {id} {before}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn marks_tell_the_age_of_the_cold_end_and_stay_few() {
+        let mut tuples = TupleMemory::new(16, 4096, 16 << 20).unwrap();
+        let mut chain = LruChain::default();
+        let count = 100_000u64;
+        for now in 0..count {
+            if tuples.free_slots() == 0 {
+                tuples.add_chunk();
+            }
+            let id = tuples.allocate().unwrap();
+            chain.push_hot(&mut tuples, id);
+            chain.tell_time(&mut tuples, now);
+        }
+        for gone in 0..count / 2 {
+            let told = chain.coldest_before().unwrap();
+            let step = count / LINKED_PER_MARK * 2;
+            assert!((gone..=gone + step).contains(&told), "tuple {gone} was linked at {gone}, not before {told}");
+            let coldest = chain.coldest().unwrap();
+            chain.remove(&mut tuples, coldest);
+        }
+        assert!(chain.marks().count() <= MOST_MARKS);
     }
 }

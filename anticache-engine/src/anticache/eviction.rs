@@ -1,9 +1,9 @@
 //! Eviction (paper §3.2): a special transaction that moves the coldest tuples into blocks.
 //!
-//! 1. share the blocks to write among the evictable tables ([`super::shares`]);
-//! 2. for each block, pop tuples off the cold end of the table's chain and copy them into the block's buffer;
-//! 3. for each of them, add an Evicted Table entry, point the index to it, free the slot;
-//! 4. write all blocks, neighbouring ones in one sequential write; until it completes they are read from their buffers.
+//! 1. choose the table of the next block ([`super::shares`]);
+//! 2. pop tuples off the cold end of the table's chain and copy them into the block's buffer;
+//! 3. for each of these, add an Evicted Table entry, point the index to it, free the slot;
+//! 4. when all blocks of the eviction are constructed, write them, neighbouring ones in one sequential write; until it completes they are read from their buffers.
 //!
 //! Steps 2 and 3 are taken a block at a time, with transactions in between: each block is a transaction of its own, after which every tuple is in
 //! one place. A transaction that finds no memory waits for as many blocks as it needs, not for the whole eviction.
@@ -15,13 +15,15 @@ use super::AntiCache;
 use super::block::BlockBuilder;
 use super::block_table::{BlockState, Place};
 use super::evicted_table::Location;
-use super::shares::next_tables;
+use super::shares::{coldest_table, least_accessed_table};
 use crate::catalog::TableId;
+use crate::config::EvictFrom;
 use crate::events::{Amounts, EventKind, Events};
 use crate::io::AlignedBuf;
 use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition};
 use crate::stats::Counters;
+use crate::storage::table::Table;
 use crate::storage::tuples::flag;
 
 /// How long after a failed write of blocks it is tried again.
@@ -55,9 +57,9 @@ pub(crate) enum Cause {
 #[derive(Debug)]
 pub(crate) struct Eviction {
     cause: Cause,
-    /// The tables of the blocks to construct.
-    tables: VecDeque<TableId>,
-    /// Their ids.
+    /// The only table that gives blocks; `None` = whichever [`super::shares`] says.
+    table: Option<TableId>,
+    /// The ids of the blocks to construct.
     ids: VecDeque<u32>,
     /// The blocks constructed; their buffers are with the unwritten blocks.
     constructed: Vec<u32>,
@@ -66,21 +68,25 @@ pub(crate) struct Eviction {
     took_us: u64,
 }
 
-impl Eviction {
-    fn next(&mut self) -> Option<(TableId, u32)> {
-        Some((self.tables.pop_front()?, self.ids.pop_front()?))
-    }
-
-    fn is_complete(&self) -> bool {
-        self.tables.is_empty()
-    }
-}
-
 impl AntiCache {
-    fn begin_eviction(&mut self, cause: Cause, tables: Vec<TableId>) {
-        let ids = self.blocks.take_ids(tables.len());
-        let (tables, ids) = (tables.into(), ids.into());
-        self.eviction = Some(Eviction { cause, tables, ids, constructed: Vec::new(), tuples: 0, took_us: 0 });
+    fn begin_eviction(&mut self, cause: Cause, blocks: usize, table: Option<TableId>) {
+        let ids = self.blocks.take_ids(blocks).into();
+        self.eviction = Some(Eviction { cause, table, ids, constructed: Vec::new(), tuples: 0, took_us: 0 });
+    }
+
+    /// Table and id of the next block to construct; `None` when there is none left in the eviction under way.
+    fn next_block(&mut self, tables: &mut [Table]) -> Option<(TableId, u32)> {
+        let eviction = self.eviction.as_mut()?;
+        let only = eviction.table;
+        let id = eviction.ids.pop_front()?;
+        let table = only.or_else(|| match self.evict_from {
+            EvictFrom::Coldest => coldest_table(tables),
+            EvictFrom::InverseAccesses => least_accessed_table(&mut self.shares, tables),
+        });
+        if table.is_none() {
+            self.blocks.give_back(id);
+        }
+        Some((table?, id))
     }
 
     /// Ends the eviction under way: counts it and returns the ids of its blocks, which are not written yet.
@@ -119,8 +125,7 @@ impl Partition {
         let (started, tuples) = (Instant::now(), self.counters.evicted_tuples);
         if anticache.eviction.is_none() {
             let count = anticache.blocks_per_eviction.min(anticache.buffers.available());
-            let tables = next_tables(&mut anticache.shares, &mut self.tables, count);
-            anticache.begin_eviction(cause, tables);
+            anticache.begin_eviction(cause, count, None);
         }
         let mut unsynced = false;
         let mut constructed = self.construct_next(&mut unsynced);
@@ -129,7 +134,7 @@ impl Partition {
             self.finish_eviction();
             constructed = (0..self.tables.len() as TableId).any(|table| {
                 if let Some(anticache) = &mut self.anticache {
-                    anticache.begin_eviction(cause, vec![table]);
+                    anticache.begin_eviction(cause, 1, Some(table));
                 }
                 self.construct_next(&mut unsynced)
             });
@@ -138,7 +143,7 @@ impl Partition {
         if let Some(eviction) = self.anticache.as_mut().and_then(|anticache| anticache.eviction.as_mut()) {
             eviction.tuples += self.counters.evicted_tuples - tuples;
             eviction.took_us += elapsed_us;
-            if eviction.is_complete() {
+            if eviction.ids.is_empty() {
                 self.finish_eviction();
             }
         }
@@ -159,8 +164,8 @@ impl Partition {
     /// Constructs the next block of the eviction under way; a table that has nothing to evict is passed over. False when it was the last.
     fn construct_next(&mut self, unsynced: &mut bool) -> bool {
         loop {
-            let eviction = self.anticache.as_mut().and_then(|anticache| anticache.eviction.as_mut());
-            let Some((table, id)) = eviction.and_then(Eviction::next) else {
+            let tables = &mut self.tables;
+            let Some((table, id)) = self.anticache.as_mut().and_then(|anticache| anticache.next_block(tables)) else {
                 return false;
             };
             let buffer = self.construct_block(table, id, unsynced);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::catalog::TableId;
-use crate::config::{Compaction, Config, Merge};
+use crate::config::{Compaction, Config, EvictFrom, Merge};
 use crate::error::StartError;
 use crate::io::files::Files;
 use crate::io::{AlignedBuf, aligned_buf};
@@ -102,7 +102,8 @@ pub(crate) struct AntiCache {
     /// Buffers that fetches leave to evictions, which must never wait for fetches: a fetch needs room, and only evictions make room.
     reserved_for_eviction: usize,
     blocks_per_eviction: usize,
-    /// What each table gives, by its number.
+    evict_from: EvictFrom,
+    /// What each table gives by the paper's rule, by its number.
     shares: Vec<Share>,
     /// The eviction whose blocks are being constructed.
     eviction: Option<Eviction>,
@@ -168,6 +169,7 @@ impl AntiCache {
             buffers: BufferPool::new(config.buffers_per_partition(), config.eviction_block_bytes),
             reserved_for_eviction: 2 * blocks_per_eviction,
             blocks_per_eviction,
+            evict_from: config.evict_from,
             shares: Vec::new(),
             eviction: None,
             limit_bytes: config.eviction_limit_bytes(),

@@ -1,8 +1,14 @@
-//! How much each table gives at an eviction: inversely to how much it was accessed since the last one (paper §3.2).
+//! Which table gives the next block of an eviction (paper §3.2).
 //!
-//! Evictions may follow each other so closely that hardly anything was accessed between two: then nothing could be told, or only noise. So accesses
+//! By default the one whose coldest tuple was left alone for longest, as the marks of the chains tell: LRU over all tables. The paper's rule divides the
+//! blocks in inverse proportion to the tables' accesses since the last eviction, and can be chosen for comparison.
+//!
+//! For that rule: evictions may follow each other so closely that hardly anything was accessed between two: then nothing could be told, or only noise. So accesses
 //! are kept until an eviction finds [`ENOUGH_ACCESSES`] of them; of what is older, only that many still count.
 
+use std::cmp::Reverse;
+
+use super::chain::LruChain;
 use crate::catalog::TableId;
 use crate::storage::table::Table;
 
@@ -52,18 +58,28 @@ pub fn divide(shares: &mut [Share], blocks: usize) -> Vec<TableId> {
     chosen
 }
 
-/// The tables of the next `blocks` to evict, by what was accessed up to now.
-pub(super) fn next_tables(shares: &mut Vec<Share>, tables: &mut [Table], blocks: usize) -> Vec<TableId> {
+/// The table whose coldest tuple was touched last before all others' coldest; of those that no mark tells apart, the one with most bytes in memory.
+pub(super) fn coldest_table(tables: &[Table]) -> Option<TableId> {
+    let evictable = tables.iter().enumerate().filter(|(_, table)| table.chain().is_some_and(|chain| !chain.is_empty()));
+    let age = |table: &Table| {
+        let before = table.chain().and_then(LruChain::coldest_before).unwrap_or(u64::MAX);
+        (before, Reverse(table.tuples().live() * table.tuples().tuple_bytes() as u64))
+    };
+    evictable.min_by_key(|(_, table)| age(table)).map(|(index, _)| index as TableId)
+}
+
+/// The table of the next block by the paper's rule, from what was accessed up to now.
+pub(super) fn least_accessed_table(shares: &mut Vec<Share>, tables: &mut [Table]) -> Option<TableId> {
     shares.resize(tables.len(), Share::default());
     for (share, table) in shares.iter_mut().zip(tables) {
         share.accesses += std::mem::take(&mut table.accesses_since_eviction) as f64;
         share.evictable = table.chain().is_some_and(|chain| !chain.is_empty());
     }
-    let chosen = divide(shares, blocks);
+    let chosen = divide(shares, 1);
     let accesses: f64 = shares.iter().map(|share| share.accesses).sum();
     let kept = (ENOUGH_ACCESSES / accesses.max(1.0)).min(1.0);
     shares.iter_mut().for_each(|share| share.accesses *= kept);
-    chosen
+    chosen.first().copied()
 }
 
 #[cfg(test)]

@@ -48,6 +48,8 @@ pub mod flag {
     pub const PINNED: u8 = 8;
     /// The snapshot under way has saved it, or must not: it came after the snapshot's beginning. Only on slots that the snapshot has yet to pass.
     pub const SNAPSHOT_DONE: u8 = 16;
+    /// The LRU chain has a mark at it, which tells its age. Only on linked tuples; the chain sets and takes it away.
+    pub const MARKED: u8 = 32;
 }
 
 #[derive(Debug, Clone, Copy)]

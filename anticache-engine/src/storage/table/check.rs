@@ -4,7 +4,7 @@ use super::{EVICTED_BIT, Found, Table};
 use crate::anticache::evicted_table::EvictedId;
 use crate::storage::hash_index::Handle;
 use crate::storage::index::{Index, reference};
-use crate::storage::tuples::NO_TUPLE;
+use crate::storage::tuples::{NO_TUPLE, flag};
 
 impl Table {
     /// Whether the invariants at the top of this module hold; for tests and `--check`. Walks everything.
@@ -63,12 +63,19 @@ impl Table {
         let Some(chain) = &self.chain else {
             return Ok(());
         };
+        let mut marks = chain.marks();
         let (mut count, mut at, mut last) = (0, chain.coldest().unwrap_or(NO_TUPLE), NO_TUPLE);
         while at != NO_TUPLE {
             if !self.tuples.is_live(at) || self.tuples.prev(at) != last {
                 return Err(format!("the chain is broken at tuple {at}"));
             }
+            if self.tuples.flags(at) & flag::MARKED != 0 && marks.next().map(|(id, _)| id) != Some(at) {
+                return Err(format!("tuple {at} is marked, but the chain's next mark is at another"));
+            }
             (last, at, count) = (at, self.tuples.next(at), count + 1);
+        }
+        if let Some((id, _)) = marks.next() {
+            return Err(format!("the chain has a mark at tuple {id}, which is not marked"));
         }
         if count != live || chain.len() != live {
             return Err(format!("the chain links {count} of {live} tuples"));

@@ -73,7 +73,7 @@ pub struct Table {
     indexes: Vec<Index>,
     evicted: EvictedTable,
     chain: Option<LruChain>,
-    /// Tuples looked up since the last eviction; what the eviction shares are computed from (paper §3.2).
+    /// Tuples looked up since the last block was chosen by the paper's rule (§3.2).
     pub accesses_since_eviction: u64,
     /// What a transaction has found no memory for. Room is made for all of it before the transaction runs again, and nothing of it is given away
     /// until the transaction has ended: otherwise two tables that it writes to could take the same memory from each other for ever.
@@ -365,6 +365,14 @@ impl Table {
     pub fn touch(&mut self, id: TupleId) {
         if let Some(chain) = &mut self.chain {
             chain.touch(&mut self.tuples, id);
+        }
+    }
+
+    /// Tells the chain the time, on any clock that never goes back.
+    #[inline]
+    pub fn tell_time(&mut self, now: u64) {
+        if let Some(chain) = &mut self.chain {
+            chain.tell_time(&mut self.tuples, now);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anticache_engine::catalog::{Catalog, TableId};
-use anticache_engine::config::{AntiCaching, Compaction, Config, Log, Merge};
+use anticache_engine::config::{AntiCaching, Compaction, Config, EvictFrom, Log, Merge};
 use anticache_engine::durability::recovery::{Opened, Site};
 use anticache_engine::durability::snapshot::keeper::{Keeper, Outcome};
 use anticache_engine::error::{BlockError, StartError};
@@ -49,6 +49,7 @@ pub struct Variant {
     pub partitions: u32,
     /// Whether STOCK and CUSTOMER are evictable too.
     pub evicts_all: bool,
+    pub evict_from: EvictFrom,
 }
 
 impl Variant {
@@ -56,7 +57,8 @@ impl Variant {
 
     pub const fn evicting(anticaching: AntiCaching, merge: Merge, log: Log, budget_bytes: u64) -> Self {
         let (compaction, partitions, evicts_all) = (Compaction::Lazy, 1, false);
-        Self { anticaching, merge, log, budget_bytes, compaction, partitions, evicts_all }
+        let evict_from = EvictFrom::Coldest;
+        Self { anticaching, merge, log, budget_bytes, compaction, partitions, evicts_all, evict_from }
     }
 
     pub const fn at(self, partitions: u32) -> Self {
@@ -78,6 +80,7 @@ impl Variant {
             anticaching: self.anticaching,
             lru_sample_rate: 0.2,
             eviction_block_bytes: 4096,
+            evict_from: self.evict_from,
             merge: self.merge,
             compaction: self.compaction,
             huge_pages: false,

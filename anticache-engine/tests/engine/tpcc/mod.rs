@@ -5,7 +5,7 @@ mod database;
 mod recovery;
 mod reference;
 
-use anticache_engine::config::{AntiCaching, Compaction, Log, Merge};
+use anticache_engine::config::{AntiCaching, Compaction, EvictFrom, Log, Merge};
 use anticache_engine::net::frame::Status;
 use anticache_engine::procedure::tpcc::ITEM_NOT_FOUND;
 use anticache_engine::procedure::tpcc::consistency::Report;
@@ -130,6 +130,7 @@ fn two_partitions_agree_with_the_specifications_remote_share() {
 fn two_partitions_agree_with_half_of_all_remote_and_background_compaction() {
     assert_evicted(&agrees_at(2, Mix::Remote(50), 3000, |variant| {
         (variant.anticaching, variant.compaction) = (AntiCaching::Lru, Compaction::Background);
+        variant.evict_from = EvictFrom::InverseAccesses;
     }));
 }
 
@@ -137,6 +138,7 @@ fn two_partitions_agree_with_half_of_all_remote_and_background_compaction() {
 fn three_partitions_agree_with_block_merge_and_a_synced_log() {
     assert_evicted(&agrees_at(3, Mix::Remote(50), 2000, |variant| {
         (variant.merge, variant.log) = (Merge::Block, Log::Sync);
+        variant.evict_from = EvictFrom::InverseAccesses;
         variant.budget_bytes += 5 << 15;
     }));
 }
@@ -163,7 +165,9 @@ fn many_outstanding_transactions_stay_consistent() {
         (Merge::Block, Log::Off, Mix::Remote(50), 2, TIGHTER_BYTES),
     ] {
         let scale = Scale { warehouses: 2 * partitions as i16, ..SCALE };
-        let variant = Variant::evicting(AntiCaching::Alru, merge, log, bytes).at(partitions);
+        // Drains ORDERS, so that much is fetched.
+        let evict_from = EvictFrom::InverseAccesses;
+        let variant = Variant { evict_from, ..Variant::evicting(AntiCaching::Alru, merge, log, bytes) }.at(partitions);
         let mut database = Database::load(variant, scale);
         let inputs = inputs(scale, mix, 3450);
         let (mut committed, mut rolled_back) = (0, 0);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-use anticache_engine::config::{AntiCaching, Compaction, Log, Merge};
+use anticache_engine::config::{AntiCaching, Compaction, EvictFrom, Log, Merge};
 use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::net::frame::Status;
 use anticache_engine::partition::Partition;
@@ -78,6 +78,7 @@ impl Case {
             compaction: if random.random_bool(0.3) { Compaction::Background } else { Compaction::Lazy },
             partitions,
             evicts_all: random.random_bool(0.3),
+            evict_from: if random.random_bool(0.5) { EvictFrom::Coldest } else { EvictFrom::InverseAccesses },
         };
         let mix = [Mix::HomeOnly, Mix::WithRemote, Mix::Remote(50)][random.random_range(0..3)];
         let terminals = 10 * u64::from(partitions);

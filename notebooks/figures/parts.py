@@ -57,6 +57,8 @@ def _bar(system: str) -> Artist:
 def save(figure: Figure, directory: Path, name: str) -> list[Path]:
     """Write PDF, SVG and PNG without dates, so that the same data gives the same files."""
     directory.mkdir(parents=True, exist_ok=True)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # it is laid out now; each file, and the notebook, would do it again
     paths = []
     for suffix in FORMATS:
         path = directory / f"{name}.{suffix}"

@@ -12,6 +12,7 @@ from runner.yamlfile import nearest
 ROOT = Path(__file__).resolve().parents[3]
 WORKLOADS = ROOT / "workloads"
 NOTEBOOKS = ROOT / "notebooks"
+PUBLISHED = ROOT / "results" / "published"
 
 
 def experiments(text: str) -> list[str]:

@@ -13,10 +13,14 @@ from runner.store import Run
 def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dict[str, Any]]:
     """Write a run's table, verdicts and report anew, with `draw` also its figures; return the verdicts.
 
-    `in_place` saves the notebooks' outputs over the originals. Raises RunError when a record or a notebook is broken.
+    `in_place` saves the notebooks' outputs over the originals. A published run keeps the table that it was published
+    with. Raises RunError when a record or a notebook is broken.
     """
-    table = collect.collect(run)
-    collect.write(table, run.path)
+    if run.published:
+        table = collect.read(run.path)
+    else:
+        table = collect.collect(run)
+        collect.write(table, run.path)
     whole = {name: extent.table_of(all_cells(_whole(name, run.key.scale))) for name in run.meta["experiments"]}
     entries = claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), table, whole)
     claims.write(entries, run.path)

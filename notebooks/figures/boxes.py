@@ -55,7 +55,9 @@ def sheet(width: float, height: float, *, inches: float = 9.0, panels: int = 1) 
 def box(axes: Axes, place: Box, text: str = "", *, fill: str = PLAIN, size: float = 8.0, **look: Any) -> Box:
     """Draw a box with text in its middle; `look` goes to the rectangle."""
     axes.add_patch(
-        Rectangle((place.x, place.y), place.width, place.height, facecolor=fill, **{"edgecolor": LINE, "lw": 0.8} | look)
+        Rectangle(
+            (place.x, place.y), place.width, place.height, facecolor=fill, **{"edgecolor": LINE, "lw": 0.8} | look
+        )
     )
     if text:
         axes.text(*place.at(0.5, 0.5), text, ha="center", va="center", fontsize=size, linespacing=1.25)
@@ -65,7 +67,9 @@ def box(axes: Axes, place: Box, text: str = "", *, fill: str = PLAIN, size: floa
 def frame(axes: Axes, place: Box, title: str, *, fill: str = PLAIN, size: float = 8.0, **look: Any) -> Box:
     """Draw a box that holds others, its title at its upper left."""
     box(axes, place, fill=fill, **look)
-    axes.text(place.x + 0.12, place.y + place.height - 0.1, title, ha="left", va="top", fontsize=size, fontweight="bold")
+    axes.text(
+        place.x + 0.12, place.y + place.height - 0.1, title, ha="left", va="top", fontsize=size, fontweight="bold"
+    )
     return place
 
 

@@ -67,7 +67,9 @@ def described(run: Path, table: pd.DataFrame) -> Engine:
                 _counted(result),
                 headline(table),
             )
-    raise NoRunError(f"{run}: no engine of {', '.join(table['experiment'].unique())} was described: run `make fig01-05`")
+    raise NoRunError(
+        f"{run}: no engine of {', '.join(table['experiment'].unique())} was described: run `make fig01-05`"
+    )
 
 
 def _counted(result: Record) -> dict[str, int]:

@@ -43,7 +43,11 @@ def architectures(table: pd.DataFrame, run: Path) -> Figure:
             boxes.note(axes, (0.4, 0.75), "this run has no trial of it: no numbers", color=boxes.ACCENT)
         else:
             budget = size_text(trial["memory_budget_bytes"])
-            boxes.note(axes, (0.4, 0.95), f"memory {budget}; {_data(trial)}\n({trial['experiment']}, {trial['data_memory_ratio']:g}x)")
+            boxes.note(
+                axes,
+                (0.4, 0.95),
+                f"memory {budget}; {_data(trial)}\n({trial['experiment']}, {trial['data_memory_ratio']:g}x)",
+            )
     boxes.sign(figure, headline(table if cell.empty else cell))
     return figure
 
@@ -80,14 +84,25 @@ def _disk_oriented(axes: Axes, trial: pd.Series[Any] | None, *, cached: bool) ->
     """Draw MySQL, with Memcached in front of it where `cached`."""
     x, width = (5.0, 4.4) if cached else (1.0, 8.0)
     server = boxes.frame(axes, Box(x, 5.2, width, 2.6), "MySQL")
-    boxes.box(axes, Box(x + 0.3, 5.4, width - 0.6, 1.5), f"buffer pool{_of(trial, 'mysql_buffer_pool_bytes')}", fill=boxes.MEMORY)
+    boxes.box(
+        axes,
+        Box(x + 0.3, 5.4, width - 0.6, 1.5),
+        f"buffer pool{_of(trial, 'mysql_buffer_pool_bytes')}",
+        fill=boxes.MEMORY,
+    )
     disk = boxes.frame(axes, Box(1.0, 1.3, 8.4, 2.5), "disk: primary storage", fill=boxes.DISK)
     boxes.box(axes, Box(1.4, 1.5, 4.4, 1.4), "all rows, in pages")
     boxes.box(axes, Box(6.1, 1.5, 3.0, 1.4), f"redo log{_of(trial, 'mysql_redo_log_bytes')}")
     middle = server.x + server.width / 2
     if cached:
         boxes.frame(axes, Box(0.4, 5.2, 4.0, 2.6), "Memcached")
-        boxes.box(axes, Box(0.7, 5.4, 3.4, 1.5), f"rows again, as\ndocuments{_of(trial, 'memcached_bytes')}", fill=boxes.MEMORY, size=7.5)
+        boxes.box(
+            axes,
+            Box(0.7, 5.4, 3.4, 1.5),
+            f"rows again, as\ndocuments{_of(trial, 'memcached_bytes')}",
+            fill=boxes.MEMORY,
+            size=7.5,
+        )
         boxes.arrow(axes, (2.4, 8.9), (2.4, 7.8), arrowstyle="<|-|>")
         axes.text(2.6, 8.35, "first", fontsize=7, va="center")
         axes.text(middle + 0.2, 8.35, "misses, writes", fontsize=7, va="center")
@@ -131,11 +146,18 @@ def node(engine: Engine) -> Figure:
     figure, (axes,) = boxes.sheet(16, 9.6)
     shown = engine.partitions[:PARTITIONS]
     boxes.box(axes, Box(0.2, 8.7, 15.6, 0.7), "terminals: a request names a stored procedure and its partition")
-    node_box = boxes.frame(axes, Box(0.2, 0.9, 15.6, 7.1), f"node: {len(engine.partitions)} partitions", fill=boxes.PLAIN)
+    node_box = boxes.frame(
+        axes, Box(0.2, 0.9, 15.6, 7.1), f"node: {len(engine.partitions)} partitions", fill=boxes.PLAIN
+    )
     width = (node_box.width - 0.4) / len(shown)
     for number, partition in enumerate(shown):
         place = Box(node_box.x + 0.2 + number * width + 0.1, node_box.y + 0.2, width - 0.2, 6.3)
-        boxes.arrow(axes, (place.x + place.width / 2, 8.7), (place.x + place.width / 2, place.y + place.height), arrowstyle="<|-|>")
+        boxes.arrow(
+            axes,
+            (place.x + place.width / 2, 8.7),
+            (place.x + place.width / 2, place.y + place.height),
+            arrowstyle="<|-|>",
+        )
         _partition(axes, engine, partition, place)
     rest = len(engine.partitions) - len(shown)
     boxes.note(

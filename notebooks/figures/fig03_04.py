@@ -25,7 +25,9 @@ def layout(engine: Engine, partition: int = 0) -> Figure:
     table, shown = engine.table(partition), telling(engine.blocks(partition), BLOCKS)
     title = f"Evicted Table in memory: {table['evicted']:,} entries"
     evicted = boxes.frame(axes, Box(0.1, 1.2, 4.7, 6.6), title, fill=boxes.MEMORY)
-    boxes.frame(axes, Box(5.75, 1.2, 10.15, 6.6), f"Block Table: {_live(engine, partition)} blocks on disk", fill=boxes.PLAIN)
+    boxes.frame(
+        axes, Box(5.75, 1.2, 10.15, 6.6), f"Block Table: {_live(engine, partition)} blocks on disk", fill=boxes.PLAIN
+    )
     heads = ((0.55, "entry"), (1.65, "key"), (2.9, "block id"), (4.0, "offset"))
     for x, name in heads:
         axes.text(evicted.x + x, 7.3, name, ha="center", va="top", fontsize=7.5, color=boxes.FAINT)
@@ -86,7 +88,14 @@ def _block(axes: Axes, engine: Engine, block: Block, y: float) -> dict[int, Box]
     last = max(block.tuples, key=lambda t: int(t["offset"]))
     unused = size_bytes - last["offset"] - prefix_bytes - last["bytes"]
     if unused > size_bytes / 20:
-        axes.text(body.x + body.width - unused * unit / 2, y + 0.475, f"{unused} B\nfree", ha="center", va="center", fontsize=6)
+        axes.text(
+            body.x + body.width - unused * unit / 2,
+            y + 0.475,
+            f"{unused} B\nfree",
+            ha="center",
+            va="center",
+            fontsize=6,
+        )
     return places
 
 
@@ -128,7 +137,9 @@ def chain(engine: Engine, partition: int = 0) -> Figure:
 def _tuple(axes: Axes, tuple_: dict[str, Any], place: Box) -> Box:
     """Draw one tuple: flags, both ids, its key."""
     label = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-    axes.text(*place.at(1.0, 1.12), f"tuple {tuple_['tuple']}", fontsize=7, ha="right", va="bottom", bbox=label, zorder=5)
+    axes.text(
+        *place.at(1.0, 1.12), f"tuple {tuple_['tuple']}", fontsize=7, ha="right", va="bottom", bbox=label, zorder=5
+    )
     parts = (
         (0.0, 0.22, f"{tuple_['flags']:#04x}", boxes.STRONG),
         (0.22, 0.25, _id(tuple_["next"]), boxes.MEMORY),
@@ -136,7 +147,9 @@ def _tuple(axes: Axes, tuple_: dict[str, Any], place: Box) -> Box:
         (0.72, 0.28, f"key\n{key_text(tuple_['key'])}", boxes.PLAIN),
     )
     for begin, share, text, fill in parts:
-        boxes.box(axes, Box(place.x + begin * place.width, place.y, share * place.width, 1.0), text, fill=fill, size=6.5)
+        boxes.box(
+            axes, Box(place.x + begin * place.width, place.y, share * place.width, 1.0), text, fill=fill, size=6.5
+        )
     return place
 
 

@@ -388,7 +388,9 @@ def _to_show(results: Path, run_name: str) -> Run:
     """Open the run to be shown, and say so when it is the published one."""
     target = store.to_show(results, run_name, context.PUBLISHED)
     if target.published:
-        _out(f"no run of your own in {results}: this is the published one, {target.path}, of {target.meta['created_at']}")
+        _out(
+            f"no run of your own in {results}: this is the published one, {target.path}, of {target.meta['created_at']}"
+        )
     return target
 
 

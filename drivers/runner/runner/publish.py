@@ -120,8 +120,11 @@ class _Hidden:
     def of(self, value: Any) -> Any:
         """Return a JSON value as it may be published; ``lane`` and ``inventory`` keep their names."""
         if isinstance(value, dict):
-            return {k: self._inventory if k == "inventory" else self.of(v) for k, v in value.items()
-                    if k not in UNPUBLISHED_KEYS}
+            return {
+                k: self._inventory if k == "inventory" else self.of(v)
+                for k, v in value.items()
+                if k not in UNPUBLISHED_KEYS
+            }
         if isinstance(value, list):
             return [self.of(each) for each in value]
         return self._text(value) if isinstance(value, str) else value

@@ -39,7 +39,9 @@ def differences(committed: Path, executed: Path) -> list[str]:
 
 def _output(committed: dict[str, Any] | None, executed: dict[str, Any] | None) -> str:
     if committed is None or executed is None:
-        return "has an output more than committed" if committed is None else "an output that is committed is missing now"
+        return (
+            "has an output more than committed" if committed is None else "an output that is committed is missing now"
+        )
     mine, now = (_contents(each) for each in (committed, executed))
     if mine.keys() != now.keys():
         return f"kinds of output: committed {', '.join(sorted(mine))}; now {', '.join(sorted(now))}"

@@ -54,11 +54,8 @@ def sheet(width: float, height: float, *, inches: float = 9.0, panels: int = 1) 
 
 def box(axes: Axes, place: Box, text: str = "", *, fill: str = PLAIN, size: float = 8.0, **look: Any) -> Box:
     """Draw a box with text in its middle; `look` goes to the rectangle."""
-    axes.add_patch(
-        Rectangle(
-            (place.x, place.y), place.width, place.height, facecolor=fill, **{"edgecolor": LINE, "lw": 0.8} | look
-        )
-    )
+    style: dict[str, Any] = {"edgecolor": LINE, "lw": 0.8} | look
+    axes.add_patch(Rectangle((place.x, place.y), place.width, place.height, facecolor=fill, **style))
     if text:
         axes.text(*place.at(0.5, 0.5), text, ha="center", va="center", fontsize=size, linespacing=1.25)
     return place
@@ -76,12 +73,13 @@ def frame(axes: Axes, place: Box, title: str, *, fill: str = PLAIN, size: float 
 def note(axes: Axes, at: tuple[float, float], text: str, *, columns: int = 200, **look: Any) -> None:
     """Write a remark, broken into lines of `columns` characters."""
     lines = "\n".join(textwrap.fill(line, columns) for line in text.split("\n"))
-    axes.text(*at, lines, **{"ha": "left", "va": "top", "fontsize": 7.5, "color": FAINT, "linespacing": 1.3} | look)
+    style: dict[str, Any] = {"ha": "left", "va": "top", "fontsize": 7.5, "color": FAINT, "linespacing": 1.3} | look
+    axes.text(*at, lines, **style)
 
 
 def path(axes: Axes, points: list[tuple[float, float]], **look: Any) -> None:
     """Draw an arrow along `points`."""
-    style = {"color": LINE, "lw": 0.8} | look
+    style: dict[str, Any] = {"color": LINE, "lw": 0.8} | look
     x, y = zip(*points[:-1], strict=True)
     axes.plot(x, y, **style)
     arrow(axes, points[-2], points[-1], **style)
@@ -89,7 +87,14 @@ def path(axes: Axes, points: list[tuple[float, float]], **look: Any) -> None:
 
 def arrow(axes: Axes, begin: tuple[float, float], end: tuple[float, float], *, bend: float = 0.0, **look: Any) -> None:
     """Draw an arrow; `bend` above 0 curves it to the right of its direction."""
-    style = {"arrowstyle": "-|>", "mutation_scale": 8, "lw": 0.9, "color": LINE, "shrinkA": 0, "shrinkB": 0} | look
+    style: dict[str, Any] = {
+        "arrowstyle": "-|>",
+        "mutation_scale": 8,
+        "lw": 0.9,
+        "color": LINE,
+        "shrinkA": 0,
+        "shrinkB": 0,
+    } | look
     axes.add_patch(FancyArrowPatch(begin, end, connectionstyle=f"arc3,rad={bend}", **style))
 
 

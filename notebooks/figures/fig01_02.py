@@ -185,8 +185,8 @@ def _partition(axes: Axes, engine: Engine, partition: Record, place: Box) -> Non
     others = f" (and {len(tables) - 1} more tables)" if len(tables) > 1 else ""
     chain = most["chain"]
     lines = (
-        f"table {most['name']}{others}: {most['resident']:,} tuples,\nLRU chain through {chain['length'] if chain else 0:,};"
-        f" {size_text(gauges['memory_tuples_bytes'])}",
+        f"table {most['name']}{others}: {most['resident']:,} tuples,\n"
+        f"LRU chain through {chain['length'] if chain else 0:,}; {size_text(gauges['memory_tuples_bytes'])}",
         indexes,
         f"Evicted Table: {gauges['tuples_evicted']:,} entries, {size_text(gauges['memory_evicted_table_bytes'])}",
         f"block buffers, transactions that wait ({gauges['waiting']:,}): {size_text(gauges['memory_staging_bytes'])}",

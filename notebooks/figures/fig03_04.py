@@ -49,15 +49,14 @@ def layout(engine: Engine, partition: int = 0) -> Figure:
             below = end[1] - 0.15 - 0.16 * order
             boxes.path(axes, [(evicted.x + 4.55, y + 0.22), (across, y + 0.22), (across, below), (end[0], below), end])
     prefix, location = engine.layout["block_tuple_prefix_bytes"], engine.layout["evicted_location_bytes"]
-    boxes.note(
-        axes,
-        (0.1, 1.0),
-        f"An entry keeps {location} bytes of place (block id, offset) and the row's indexed columns, to which every index leads."
-        f" Of the Block Table the ids are in memory and the blocks of {size_text(engine.settings['eviction_block_bytes'])}"
-        f" on disk; a tuple has a prefix of {prefix} bytes and {table['row_bytes']:,} bytes of row. Hatched: holes, whose"
-        " tuples are in memory again; no entry leads to them.",
-        columns=150,
+    row_bytes, block_bytes = table["row_bytes"], size_text(engine.settings["eviction_block_bytes"])
+    text = (
+        f"An entry keeps {location} bytes of place (block id, offset) and the row's indexed columns, to which every"
+        f" index leads. Of the Block Table the ids are in memory and the blocks of {block_bytes} on disk; a tuple has a"
+        f" prefix of {prefix} bytes and {row_bytes:,} bytes of row. Hatched: holes, whose tuples are in memory again;"
+        " no entry leads to them."
     )
+    boxes.note(axes, (0.1, 1.0), text, columns=150)
     boxes.sign(figure, engine.source)
     return figure
 
@@ -121,15 +120,15 @@ def chain(engine: Engine, partition: int = 0) -> Figure:
     coldest = places[links["coldest"]]
     axes.text(*coldest.at(0.5, -0.55), "coldest", ha="center", fontsize=8, fontweight="bold", color=boxes.ACCENT)
     header = engine.layout["tuple_header_bytes"]
-    boxes.note(
-        axes,
-        (0.3, 0.8),
-        f"{table['name']}, partition {partition}: {links['length']:,} tuples in the chain, from tuple {links['coldest']} (evicted"
-        f" next) to tuple {links['hottest']}; the {len(shown)} coldest, in the order of their ids, which is that of memory."
-        f" Header: {header['flags']} byte of flags, {header['next']} bytes of the next id (solid arrow),"
-        f" {header['previous']} of the previous one (dashed); {table['row_bytes']:,} bytes of row follow the flags. The ids lie in an array of their own under the same tuple id.",
-        columns=150,
+    row_bytes = table["row_bytes"]
+    text = (
+        f"{table['name']}, partition {partition}: {links['length']:,} tuples in the chain, from {links['coldest']}"
+        f" (evicted next) to {links['hottest']}; the {len(shown)} coldest, in the order of their ids, which is that of"
+        f" memory. Header: {header['flags']} byte of flags, {header['next']} bytes of the next id (solid arrow),"
+        f" {header['previous']} of the previous one (dashed); {row_bytes:,} bytes of row follow the flags. The ids lie"
+        " in an array of their own under the same tuple id."
     )
+    boxes.note(axes, (0.3, 0.8), text, columns=150)
     boxes.sign(figure, engine.source)
     return figure
 
@@ -158,7 +157,7 @@ def _id(link: int | None) -> str:
 
 
 def _link(axes: Axes, begin: Box, end: Box | None, *, next_one: bool, to: int | None) -> None:
-    """Draw one pointer: `next` above, solid; `previous` below, dashed; out of the picture where the tuple is not shown."""
+    """Draw one pointer: `next` above, solid; `previous` below, dashed; to a tuple that is not shown, its name."""
     level, share = (1.0, 0.35) if next_one else (0.0, 0.6)
     look: dict[str, Any] = {"color": boxes.LINE} if next_one else {"color": "#0072B2", "linestyle": (0, (4, 2))}
     start = begin.at(share, level)

@@ -15,8 +15,9 @@ from figures.engine import Engine
 WIDTH, HEIGHT = 3.0, 1.0
 LABEL_COLUMNS = 20
 NOTE = (
-    "In brackets: how often in the trial, warm-up included, where the engine counts it. Darker boxes wait for the disk, and the"
-    " partition runs other transactions meanwhile. Evictions between two transactions, which is the rule, are no part of one's life."
+    "In brackets: how often in the trial, warm-up included, where the engine counts it. In the darker boxes a"
+    " transaction waits for the disk, and the partition runs others. Evictions between two transactions, which are the"
+    " rule, are no part of one's life."
 )
 PLACES = {
     "queued": (0.2, 5.9),
@@ -40,7 +41,7 @@ WAITS_FOR_DISK = frozenset({"rolled back, blocks requested", "waiting for its lo
 
 
 def draw(engine: Engine) -> Figure:
-    """Draw every state and step that partition 0 reports, with how often it was taken in the trial where that is counted."""
+    """Draw every state and step that partition 0 reports, and how often it was taken where that is counted."""
     figure, (axes,) = boxes.sheet(16, 10.0)
     steps: list[dict[str, str]] = engine.partitions[0]["transaction_states"]
     places = _places(dict.fromkeys(state for step in steps for state in (step["from"], step["to"])))
@@ -84,6 +85,6 @@ def _step(axes: Axes, begin: Box, end: Box, text: str, aside: float) -> None:
         shift = 0.5 + 0.75 * aside
         points = begin.at(shift, float(up > 0)), end.at(shift, float(up < 0))
     boxes.arrow(axes, *points)
-    middle = tuple((a + b) / 2 for a, b in zip(*points, strict=True))
+    x, y = ((a + b) / 2 for a, b in zip(*points, strict=True))
     label = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    axes.text(*middle, textwrap.fill(text, LABEL_COLUMNS), ha="center", va="center", fontsize=7.5, bbox=label)
+    axes.text(x, y, textwrap.fill(text, LABEL_COLUMNS), ha="center", va="center", fontsize=7.5, bbox=label)

@@ -50,8 +50,10 @@ def _ratio(cell: pd.DataFrame, other: str) -> str:
 
 def shown(frame: pd.DataFrame) -> HTML:
     """Return a table of long texts as HTML that is the same for the same table, which a Styler's own output is not."""
-    styler = frame.style.hide(axis="index").set_properties(**{"text-align": "left", "vertical-align": "top"})
-    return HTML(styler.set_uuid("table").to_html())
+    styler = frame.style.hide(axis="index").set_table_styles(
+        [{"selector": "th, td", "props": "text-align: left; vertical-align: top"}]
+    )
+    return HTML(styler.set_uuid("table").to_html())  # type: ignore[no-untyped-call]
 
 
 def paper_ratios() -> pd.DataFrame:

@@ -209,7 +209,7 @@ def write(table: pd.DataFrame, directory: Path, names: tuple[str, ...] = ("trial
 
 def read_csv(path: Path) -> pd.DataFrame:
     """Read a ``trials.csv`` with the types of the table, checked again; empty texts stay texts."""
-    table = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), float_precision="round_trip")
+    table = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str))
     table[TEXTS] = table[TEXTS].fillna("")
     return SCHEMA.validate(table)
 

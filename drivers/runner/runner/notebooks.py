@@ -54,7 +54,7 @@ def _one_after_another(notebooks: list[Path], run: Path, in_place: bool) -> list
 
 @contextmanager
 def _kernel(run: Path, directory: Path) -> Iterator[Callable[[NotebookNode], None]]:
-    """Start a kernel that finds our packages and the run; gives what executes a document in it, in a namespace of its own."""
+    """Start a kernel that finds our packages and the run; give what executes a document there as if in a new one."""
     # Here, because only the commands that draw need them, and every command would wait for their import.
     from jupyter_core.utils import run_sync  # noqa: PLC0415
     from nbclient import NotebookClient  # noqa: PLC0415
@@ -81,14 +81,16 @@ def _kernel(run: Path, directory: Path) -> Iterator[Callable[[NotebookNode], Non
 
         def execute_in_it(document: NotebookNode) -> None:
             for each in (forget, document):
-                NotebookClient(each, km=first.km, kc=first.kc, timeout=CELL_LIMIT_S).execute()
+                client = NotebookClient(each, km=first.km, timeout=CELL_LIMIT_S)
+                client.kc = first.kc
+                client.execute()
 
         yield execute_in_it
     finally:
         if first.kc is not None:
             first.kc.stop_channels()
         if first.km is not None and first.km.has_kernel:
-            run_sync(first.km.shutdown_kernel)(now=True)
+            run_sync(first.km.shutdown_kernel)(now=True)  # type: ignore[arg-type]
 
 
 def _execute(in_kernel: Callable[[NotebookNode], None], notebook: Path, run: Path, in_place: bool) -> Path:

@@ -43,7 +43,7 @@ def publish(run: Run, target: Path) -> Run:
     building = target.with_name(f".{target.name}.partial")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
-    hidden = _Hidden(run)
+    hidden = Hidden(run)
     _records(run, building, hidden)
     copy = Run(building)
     collect.write(collect.collect(copy), building, names=("trials.csv",))
@@ -59,7 +59,7 @@ def _is_published(path: Path) -> bool:
         return False
 
 
-def _records(run: Run, to: Path, hidden: _Hidden) -> None:
+def _records(run: Run, to: Path, hidden: Hidden) -> None:
     """Copy what is recorded, without what is not to be published."""
     for name in ("run.json", "plan.json", "datasets.json"):
         if (run.path / name).is_file():
@@ -78,7 +78,7 @@ def _records(run: Run, to: Path, hidden: _Hidden) -> None:
         _write(to / path.relative_to(run.path), hidden.of(read_json(path)))
 
 
-def _trial_file(path: Path, target: Path, hidden: _Hidden) -> None:
+def _trial_file(path: Path, target: Path, hidden: Hidden) -> None:
     if any(path.match(pattern) for pattern in UNPUBLISHED_FILES):
         return
     if path.suffix == ".json":
@@ -105,7 +105,7 @@ def _write(path: Path, document: Any) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-class _Hidden:
+class Hidden:
     """What stands for paths, hosts and addresses."""
 
     def __init__(self, run: Run) -> None:

@@ -1,8 +1,8 @@
 """Whether a notebook's committed outputs are what it gives today on the published data.
 
-Texts and tables must be equal. Pictures are compared as pixels, because what a reader sees is the picture and compressed
-bytes may differ between builds of a library: libraries and fonts are pinned, so only the shading of edges may differ
-from processor to processor. A pixel counts where it differs by more than that, and a few of them are too many: the
+Texts and tables must be equal. Pictures are compared as pixels: that is what a reader sees, while compressed bytes may
+differ between builds of a library. Libraries and fonts are pinned, so only the shading of edges may differ from
+processor to processor. A pixel counts where it differs by more than that, and a few of them are too many: the
 change of one digit in a label is dozens.
 """
 

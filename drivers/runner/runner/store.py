@@ -82,7 +82,7 @@ class Run:
 
     @property
     def published(self) -> bool:
-        """Return whether this is a published copy (`runner.publish`): its records and its table are not written any more."""
+        """Return whether this is a published copy (`runner.publish`), whose records and table stay as they are."""
         return PUBLISHED in self.meta
 
     @property

@@ -54,6 +54,8 @@ def run(recorded: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     directory = tmp_path / "results" / "runs" / "recorded"
     directory.mkdir(parents=True)
     collect.write(recorded, directory)
+    write_json(directory / "run.json", {"format": store.RUN_FORMAT})
+    write_json(directory / "plan.json", {})
     claims.write(claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), recorded, {}), directory)
     (tmp_path / "results" / "latest").symlink_to("runs/recorded")
     monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
@@ -106,11 +108,16 @@ def test_the_arrangement_is_the_papers(drawn: Figure) -> None:
         assert len({axes.get_ylim() for axes in drawn.axes[4 * row : 4 * row + 4]}) == 1, "a row shares its axis"
 
 
-def test_panels_that_the_scale_leaves_out_say_so(drawn: Figure) -> None:
+def test_panels_that_the_scale_leaves_out_say_so(recorded: pd.DataFrame, drawn: Figure) -> None:
     silent = {
         axes.get_title(loc="left")[1] for axes in drawn.axes if any("not measured" in t.get_text() for t in axes.texts)
     }
-    assert silent == {"c", "g", "k"}, "smoke leaves out 4x"
+    ratios = recorded["data_memory_ratio"].unique()
+    letters = ("aei", "bfj", "cgk", "dhl")
+    left_out = {
+        letter for ratio, column in zip((1, 2, 4, 8), letters, strict=True) if ratio not in ratios for letter in column
+    }
+    assert silent == left_out != set(), "smoke leaves out columns"
 
 
 def test_the_baseline_stands_in_the_first_column_only(drawn: Figure) -> None:
@@ -176,14 +183,6 @@ def test_several_trials_give_an_interval(recorded: pd.DataFrame) -> None:
     assert estimate.trials == 2
     assert estimate.low is not None
     assert estimate.low < estimate.value
-
-
-def test_files_are_the_same_for_the_same_data(recorded: pd.DataFrame, tmp_path: Path) -> None:
-    first = parts.save(fig06.draw(recorded), tmp_path / "a", "fig06")
-    second = parts.save(fig06.draw(recorded), tmp_path / "b", "fig06")
-    assert [p.name for p in first] == ["fig06.pdf", "fig06.svg", "fig06.png"]
-    for one, other in zip(first, second, strict=True):
-        assert one.read_bytes() == other.read_bytes(), one.name
 
 
 def test_ratios_at_8x(recorded: pd.DataFrame) -> None:

@@ -81,7 +81,8 @@ def _kernel(run: Path, directory: Path) -> Iterator[Callable[[NotebookNode], Non
 
         def execute_in_it(document: NotebookNode) -> None:
             for each in (forget, document):
-                client = NotebookClient(each, km=first.km, timeout=CELL_LIMIT_S)
+                # One text for what a cell prints, however it came in pieces.
+                client = NotebookClient(each, km=first.km, timeout=CELL_LIMIT_S, coalesce_streams=True)
                 client.kc = first.kc
                 client.execute()
 

@@ -12,7 +12,7 @@ INVENTORY ?= local
 DISK ?= hdd-7200
 RESULTS ?= results
 
-FIGURES := fig06 fig07 fig08 fig09 fig10 fig11 fig12
+FIGURES := fig01-05 fig06 fig07 fig08 fig09 fig10 fig11 fig12
 EXISTING = $(patsubst workloads/%.yml,%,$(wildcard $(patsubst %,workloads/%.yml,$(FIGURES))))
 
 COMMA := ,
@@ -24,11 +24,11 @@ RUNNER = .venv/bin/python -m runner
 WHERE = --results "$(RESULTS)"
 WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $(if $(SYSTEMS),--systems "$(SYSTEMS)")
 
-.PHONY: help doctor setup provision lock build smoke test lint plan $(FIGURES) all figures claims report status retry bench clean
+.PHONY: help doctor setup provision lock build smoke test lint plan $(FIGURES) all figures claims report publish notebooks status retry bench clean
 
 help: ## List the targets and variables
 	@missing='$(filter-out $(EXISTING),$(FIGURES))'
-	awk -F ':.*## ' '/^[a-z0-9 ]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) |
+	awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) |
 	  sed -E "/^  make ($${missing// /|}) /s/$$/ (no workload yet)/"
 	@printf '\nVariables (with their values now):\n'
 	@printf '  %-22s %s\n' 'SCALE=$(SCALE)' 'smoke, laptop or paper: records, seconds, trials and grid (workloads/scales.yml)' \
@@ -80,6 +80,7 @@ lint: setup ## Check formatting, lints and types of Rust, Python, YAML and Ansib
 plan: setup ## Print cells, trials, estimated time and disk of FIG at SCALE; runs nothing
 	@$(RUNNER) plan --experiment "$(FIG)" $(WHAT)
 
+fig01-05: ## Figures 1 to 5: drawn from what a running engine says of itself
 fig06: ## Run the experiment of Figure 6 at SCALE, then draw it
 fig07: ## Figure 7: TPC-C by data/memory ratio
 fig08: ## Figure 8: merge strategies
@@ -97,7 +98,7 @@ all: build ## Run every experiment that exists, at SCALE
 	@$(RUNNER) run --experiment "$(subst $(SPACE),$(COMMA),$(EXISTING))" $(WHAT)
 	$(RUNNER) claims $(WHERE)
 
-figures: setup ## Draw the figures of the newest run again
+figures: setup ## Draw the figures of the newest run again, of the published one where nothing was run yet
 	@$(RUNNER) figures $(WHERE)
 
 claims: setup ## Judge the paper's claims on the newest run
@@ -105,6 +106,12 @@ claims: setup ## Judge the paper's claims on the newest run
 
 report: setup ## Write the newest run's report
 	@$(RUNNER) report $(WHERE)
+
+publish: setup ## Copy the newest run, less what is of its machine alone, to results/published, and execute notebooks/ on it
+	@$(RUNNER) publish $(WHERE)
+
+notebooks: setup ## Execute the committed notebooks on the published run again
+	@$(RUNNER) notebooks
 
 status: setup ## Say how far the newest run is
 	@$(RUNNER) status $(WHERE)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from runner import collect, stats
+from runner import collect, stats, store
+from runner.errors import InputError
 from runner.sample import sample
 
 RUN_VARIABLE = "ANTICACHE_EVAL_RUN"
@@ -20,12 +21,26 @@ class NoRunError(Exception):
 
 
 def run_directory() -> Path:
-    """Return the run to show: ANTICACHE_EVAL_RUN if set, else ``latest`` in RESULTS (``results/`` if unset)."""
-    named = os.environ.get(RUN_VARIABLE)
-    path = Path(named) if named else Path(os.environ.get("RESULTS") or ROOT / "results") / "latest"
-    if not (path / "trials.parquet").is_file():
+    """Return the run to show: ANTICACHE_EVAL_RUN if set, else ``latest`` in RESULTS (``results/`` if unset).
+
+    Where there is no latest run it is the published one; each figure names its run, and says so.
+    """
+    if named := os.environ.get(RUN_VARIABLE):
+        path = Path(named)
+    else:
+        results = Path(os.environ.get("RESULTS") or ROOT / "results")
+        try:
+            path = store.to_show(results, "latest", ROOT / "results" / "published").path
+        except InputError as error:
+            raise NoRunError(str(error)) from None
+    if not any((path / name).is_file() for name in ("trials.parquet", "trials.csv")):
         raise NoRunError(f"{path} has no trials.parquet: run `make smoke`, or `make figures` for a run that exists")
     return path.resolve()
+
+
+def run_name(directory: Path) -> str:
+    """Return how the run of a directory is called."""
+    return store.Run(directory).name
 
 
 def trials(experiment: str, directory: Path | None = None) -> pd.DataFrame:
@@ -36,6 +51,11 @@ def trials(experiment: str, directory: Path | None = None) -> pd.DataFrame:
     if chosen.empty:
         raise NoRunError(f"{directory} has no trials of {experiment}")
     return chosen
+
+
+def all_trials(directory: Path) -> pd.DataFrame:
+    """Return the trials of every experiment of a run."""
+    return collect.read(directory)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,8 @@ from figures.data import Point
 from figures.style import HATCHES, SYSTEMS
 
 FORMATS = ("pdf", "svg", "png")
+FORMATS_VARIABLE = "ANTICACHE_EVAL_FORMATS"
+"""Names fewer formats, with commas between; for those who only look at the notebooks."""
 LOWER_BOUND = MarkerStyle(CARETUPBASE)  # stands on the point and points to where the true value lies
 
 
@@ -54,11 +57,18 @@ def _bar(system: str) -> Artist:
     return Patch(facecolor=look.colour, edgecolor="white", hatch=HATCHES[system], label=look.label)
 
 
+def formats() -> list[str]:
+    """Return the formats in which figures are written."""
+    return [f for f in FORMATS if f in os.environ.get(FORMATS_VARIABLE, ",".join(FORMATS)).split(",")]
+
+
 def save(figure: Figure, directory: Path, name: str) -> list[Path]:
-    """Write PDF, SVG and PNG without dates, so that the same data gives the same files."""
+    """Write each of `formats` without dates, so that the same data gives the same files."""
     directory.mkdir(parents=True, exist_ok=True)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # it is laid out now; each file, and the notebook, would do it again
     paths = []
-    for suffix in FORMATS:
+    for suffix in formats():
         path = directory / f"{name}.{suffix}"
         no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[suffix]
         figure.savefig(path, metadata=no_date)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pandas as pd
+from IPython.display import HTML
 
 from figures.data import ROOT, point
 from runner import collect, stats
@@ -45,6 +46,14 @@ def _ratio(cell: pd.DataFrame, other: str) -> str:
     bound = {(True, False): "≥ ", (False, True): "≤ ", (True, True): "about "}
     lead = bound.get((top.lower_bound, bottom.lower_bound), "")
     return f"{lead}{found.value:.1f}{interval}" + (" (flagged)" if top.flagged or bottom.flagged else "")
+
+
+def shown(frame: pd.DataFrame) -> HTML:
+    """Return a table of long texts as HTML that is the same for the same table, which a Styler's own output is not."""
+    styler = frame.style.hide(axis="index").set_table_styles(
+        [{"selector": "th, td", "props": "text-align: left; vertical-align: top"}]
+    )
+    return HTML(styler.set_uuid("table").to_html())  # type: ignore[no-untyped-call]
 
 
 def paper_ratios() -> pd.DataFrame:

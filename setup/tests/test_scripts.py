@@ -119,4 +119,4 @@ def test_every_target_has_a_line_of_help_and_a_figure_without_a_workload_says_so
         if not (ROOT / "workloads" / f"{figure}.yml").exists():
             result = run("make", figure)
             assert result.returncode != 0
-            assert f"no workloads/{figure}.yml yet; there is: fig06" in result.stderr
+            assert f"no workloads/{figure}.yml yet; there is: fig01-05 fig06" in result.stderr

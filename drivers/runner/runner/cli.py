@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner import claims, cluster, collect, context, driver, identity, machine, outputs, precautions, resume, store
+from runner import publish as publication
 from runner import workload as workloads
 from runner.cluster import Cluster, Lane
 from runner.deploy import Ansible
@@ -383,6 +384,16 @@ def status(results: ResultsOption = Path("results"), run_name: RunOption = "late
         _out(f"go on: make {target.meta['experiments'][0]} SCALE={target.key.scale}")
 
 
+def _to_show(results: Path, run_name: str) -> Run:
+    """Open the run to be shown, and say so when it is the published one."""
+    target = store.to_show(results, run_name, context.PUBLISHED)
+    if target.published:
+        _out(
+            f"no run of your own in {results}: this is the published one, {target.path}, of {target.meta['created_at']}"
+        )
+    return target
+
+
 @app.command("collect")
 def collect_command(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
     """Write trials.parquet and trials.csv of a run."""
@@ -395,7 +406,7 @@ def collect_command(results: ResultsOption = Path("results"), run_name: RunOptio
 @app.command("claims")
 def claims_command(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
     """Judge the paper's claims on a run; prints the table and writes claims.json."""
-    target = store.open_run(results, run_name)
+    target = _to_show(results, run_name)
     entries = outputs.refresh(target)
     table = Table("id", "verdict", "expected", "measured", "95 % interval", "note", title=f"Claims on {target.path}")
     for e in entries:
@@ -415,17 +426,51 @@ def figures(
     in_place: Annotated[bool, typer.Option(help="also save the outputs into notebooks/, to be committed")] = False,
 ) -> None:
     """Execute the notebooks of a run: figures, and executed copies beside them."""
-    target = store.open_run(results, run_name)
+    target = _to_show(results, run_name)
     outputs.refresh(target, draw=True, in_place=in_place)
     for kind in ("notebooks", "figures"):
         for path in sorted((target.path / kind).glob("*.*")):
             _out(str(path))
 
 
+@app.command()
+def publish(
+    *,
+    results: ResultsOption = Path("results"),
+    run_name: RunOption = "latest",
+    to: Annotated[Path | None, typer.Option(help="where the copy goes (default: results/published/SCALE)")] = None,
+) -> None:
+    """Publish a run: its compact copy, to be committed, and the notebooks in notebooks/ executed on it."""
+    source = store.open_run(results, run_name)
+    _execute_notebooks(publication.publish(source, to or context.PUBLISHED / source.key.scale))
+
+
+@app.command("notebooks")
+def notebooks_command(
+    run: Annotated[Path | None, typer.Option(help="the published run (default: the newest)")] = None,
+) -> None:
+    """Execute the notebooks in notebooks/ on the published run again: after a change of what they show, or how."""
+    target = Run(run) if run is not None else store.newest_published(context.PUBLISHED)
+    if target is None or not target.published:
+        raise InputError(f"{run or context.PUBLISHED}: no published run there; make one with `make publish`")
+    _execute_notebooks(target)
+
+
+def _execute_notebooks(published: Run) -> None:
+    outputs.refresh(published, draw=True, in_place=True)
+    size_bytes = sum(p.stat().st_size for p in published.path.rglob("*") if p.is_file())
+    _out(f"{published.path}: {len(published.trials)} trials, {size_bytes / 1e6:.1f} MB with what is drawn and not kept")
+    unshown = {p.stem for p in context.NOTEBOOKS.glob("*.ipynb")} - {
+        p.stem for p in (published.path / "notebooks").glob("*.ipynb")
+    }
+    for name in sorted(unshown):
+        _warn(f"notebooks/{name}.ipynb was not executed: the run has no such experiment")
+
+
 @app.command("report")
 def report_command(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
     """Write the self-contained HTML report of a run."""
-    target = store.open_run(results, run_name)
+    target = _to_show(results, run_name)
     outputs.refresh(target)
     _out(str(target.path / "report.html"))
 

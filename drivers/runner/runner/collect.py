@@ -217,9 +217,9 @@ def collect(run: Run) -> pd.DataFrame:
         raise RunError(f"the records of {run.path} break the table's schema: {found}") from None
 
 
-def write(table: pd.DataFrame, directory: Path) -> None:
+def write(table: pd.DataFrame, directory: Path, names: tuple[str, ...] = ("trials.parquet", "trials.csv")) -> None:
     """Write ``trials.parquet`` and ``trials.csv``, each in one step."""
-    for name in ("trials.parquet", "trials.csv"):
+    for name in names:
         temporary = directory / f".{name}.tmp"
         if name.endswith(".parquet"):
             table.to_parquet(temporary, index=False)
@@ -234,7 +234,9 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 
 def read(directory: Path) -> pd.DataFrame:
-    """Read a table that `write` left, checked again."""
+    """Read a table that `write` left, checked again; a published run has it as CSV alone."""
+    if not (directory / "trials.parquet").is_file():
+        return read_csv(directory / "trials.csv")
     return SCHEMA.validate(_completed(pd.read_parquet(directory / "trials.parquet")))
 
 

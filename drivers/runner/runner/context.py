@@ -13,6 +13,7 @@ from runner.yamlfile import nearest
 
 WORKLOADS = ROOT / "workloads"
 NOTEBOOKS = ROOT / "notebooks"
+PUBLISHED = ROOT / "results" / "published"
 
 
 def experiments(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner import consistency, control_group, disk, driver
+from runner import consistency, control_group, description, disk, driver
 from runner.axes import Cell
 from runner.cluster import Lane
 from runner.deploy import Ansible, deployment_file, save
@@ -312,6 +312,8 @@ class LaneWorker:
             checked = self._call("check", workload, trial.cell, running, directory)
             dead = running.servers.dead()
             result = consistency.judge(result, checked, dead, directory)
+        if (most := workload.experiment.describe) and family(running.deployment.system) == "anticache" and not dead:
+            description.record(db, running.endpoint, running.deployment.values["partitions"], most, directory)
         write_json(directory / "result.json", result)
         environment = self._recorder.environment(self.lane, running.endpoint, result, started, profile=profile)
         environment["load_average_before"] = load[db.name]

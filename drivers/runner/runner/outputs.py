@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pandas as pd
+
 from runner import claims, collect, context, extent, notebooks, report, workload
 from runner.plan import all_cells
 from runner.store import Run
@@ -13,18 +15,26 @@ from runner.store import Run
 def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dict[str, Any]]:
     """Write a run's table, verdicts and report anew, with `draw` also its figures; return the verdicts.
 
-    `in_place` saves the notebooks' outputs over the originals. Raises RunError when a record or a notebook is broken.
+    `in_place` saves the notebooks' outputs over the originals. A published run keeps the table that it was published
+    with. Raises RunError when a record or a notebook is broken.
     """
-    table = collect.collect(run)
-    collect.write(table, run.path)
-    whole = {name: extent.table_of(all_cells(_whole(name, run.key.scale))) for name in run.meta["experiments"]}
-    entries = claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), table, whole)
+    if run.published:
+        table = collect.read(run.path)
+    else:
+        table = collect.collect(run)
+        collect.write(table, run.path)
+    entries = claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), table, whole_grids(run))
     claims.write(entries, run.path)
     if draw:
         names = notebooks.applicable(run.meta["experiments"], context.NOTEBOOKS)
         notebooks.execute_all([context.NOTEBOOKS / f"{name}.ipynb" for name in names], run.path, in_place)
     report.write(run)
     return entries
+
+
+def whole_grids(run: Run) -> dict[str, pd.DataFrame]:
+    """Return the cells of each of a run's experiments, those that its scale leaves out included."""
+    return {name: extent.table_of(all_cells(_whole(name, run.key.scale))) for name in run.meta["experiments"]}
 
 
 def _whole(experiment: str, scale: str) -> workload.Workload:

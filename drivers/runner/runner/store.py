@@ -34,6 +34,8 @@ from runner.plan import Deployment, Plan, Trial
 
 RUN_FORMAT = 2
 INTERRUPTED = "interrupted"
+PUBLISHED = "published"
+"""Key of run.json in a published copy: the name of the run that it is of."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,14 @@ class Run:
             )
 
     @property
+    def published(self) -> bool:
+        """Return whether this is a published copy (`runner.publish`), whose records and table stay as they are."""
+        return PUBLISHED in self.meta
+
+    @property
     def name(self) -> str:
-        """Return the run's name: its UTC start time."""
-        return self.path.name
+        """Return the run's name: its UTC start time, and of a published copy also that it is one."""
+        return f"{self.meta[PUBLISHED]} (published)" if self.published else self.path.name
 
     @property
     def key(self) -> Key:
@@ -295,3 +302,23 @@ def open_run(results: Path, name: str) -> Run:
         listed = f"present: {', '.join(present)}" if present else "none exist yet: start one with `make smoke`"
         raise InputError(f"there is no run {name!r} in {results}; {listed}")
     return Run(path.resolve())
+
+
+def newest_published(parent: Path) -> Run | None:
+    """Return the published run that was measured last, or None."""
+    found = []
+    for path in sorted(parent.glob("[!.]*/run.json")):
+        run = Run(path.parent)
+        if run.published:
+            found.append(run)
+    return max(found, key=lambda run: str(run.meta["created_at"]), default=None)
+
+
+def to_show(results: Path, name: str, published: Path) -> Run:
+    """Return the run whose results are asked for; for ``latest`` the published one where nothing was run in `results`.
+
+    Raises InputError as `open_run` does.
+    """
+    if name == "latest" and not (results / "latest").exists() and (run := newest_published(published)):
+        return run
+    return open_run(results, name)

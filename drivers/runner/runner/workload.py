@@ -56,6 +56,12 @@ class Experiment(Strict):
     )
     mysql_transaction: Literal["explicit", "autocommit"] = Field(description="explicit or autocommit")
     engine: Engine
+    describe: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="an integer from 1 to 1000 (tuples, entries and blocks of a table to record after a trial)",
+    )
 
     def benchmarks(self) -> list[str]:
         """Return the benchmarks that it runs."""

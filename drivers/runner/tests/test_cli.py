@@ -77,11 +77,26 @@ def test_bad_input_is_refused_before_anything_starts(
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("command", ["status", "retry", "collect", "claims", "figures", "report"])
+@pytest.mark.parametrize("command", ["status", "retry", "collect", "publish"])
 def test_commands_on_a_run_say_when_there_is_none(command: str, tmp_path: Path, runner: Runner) -> None:
     done = runner(command, "--results", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert f"there is no run 'latest' in {tmp_path}; none exist yet: start one with `make smoke`" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["claims", "figures", "report"])
+def test_what_only_shows_a_run_refuses_one_that_is_named_and_not_there(
+    command: str, tmp_path: Path, runner: Runner
+) -> None:
+    done = runner(command, "--results", str(tmp_path), "--run", "yesterday")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"there is no run 'yesterday' in {tmp_path}" in done.stderr
+
+
+def test_the_published_run_is_shown_and_named_where_there_is_none(tmp_path: Path, runner: Runner) -> None:
+    done = runner("report", "--results", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"no run of your own in {tmp_path}: this is the published one, ")
 
 
 def test_plan_tells_what_would_be_run(tmp_path: Path, runner: Runner) -> None:

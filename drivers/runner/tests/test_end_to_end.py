@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,23 @@ def test_a_second_call_runs_nothing(bench: Bench) -> None:
         "run", "--scale", "tiny", "--systems", "mysql", "--where", "data_memory_ratio=2", "--no-figures", *INTO
     )
     assert "0 trials to do" in done.stdout
+
+
+def test_an_engine_is_described_after_its_trial(bench: Bench, tmp_path: Path) -> None:
+    """Figures 1 to 5 are drawn from this: two partitions, tuples in memory and in blocks, both linked as they say."""
+    described = copy.copy(bench)
+    described.results = tmp_path / "results"
+    done = described.call("run", "--experiment", "fig01-05", "--scale", "tiny", "--no-figures")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = described.records("engine.json")
+    assert [partition["partition"] for partition in found["partitions"]] == [0, 1]
+    tables = [partition["tables"][0] for partition in found["partitions"]]
+    assert sum(table["resident"] + table["evicted"] for table in tables) == 7000
+    for table in tables:
+        assert len(table["chain"]["tuples"]) == len(table["blocks"]) == found["most"]
+        for one, other in pairwise(table["chain"]["tuples"]):
+            assert (one["next"], other["previous"]) == (other["tuple"], one["tuple"])
+        assert all(block["place"] == "stored" and block["contents"] for block in table["blocks"])
 
 
 def test_a_system_that_needs_more_than_its_limit_fails_with_that_reason(bench: Bench, tmp_path: Path) -> None:

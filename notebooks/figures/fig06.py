@@ -14,10 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from figures.data import Point, series
-from figures.parts import LOWER_BOUND, legend, thousands
+from figures.parts import LOWER_BOUND, annotate, legend, thousands
 from figures.style import SYSTEMS, Look
 from figures.style import apply as apply_style
-from figures.tables import headline
 
 MIXES = ("read-only", "read-heavy", "write-heavy")
 RATIOS = (1.0, 2.0, 4.0, 8.0)
@@ -42,7 +41,7 @@ def draw(table: pd.DataFrame, scale: Literal["linear", "log"] = "linear") -> Fig
         axes.set_xlabel("skew (Zipf exponent s)")
     _scale_rows(grid, scale)
     legend(figure, table, points)
-    figure.supxlabel(headline(table), x=0.995, ha="right", fontsize=7, color="#666666")
+    annotate(figure, table)
     return figure
 
 

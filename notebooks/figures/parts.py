@@ -1,21 +1,29 @@
-"""What several figures share: the legend with its marks, numbers on axes, and files that do not change by chance."""
+"""What several figures share: the legend with its marks, notes, numbers on axes, files that do not change by chance."""
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.markers import CARETUPBASE, MarkerStyle
 from matplotlib.patches import Patch
 
+from figures import trouble
 from figures.data import Point
 from figures.style import HATCHES, SYSTEMS
+from figures.tables import headline
 
 FORMATS = ("pdf", "svg", "png")
 LOWER_BOUND = MarkerStyle(CARETUPBASE)  # stands on the point and points to where the true value lies
+FOOTER_POINTS, NOTE_POINTS = 7, 8
+LETTERS_PER_INCH = {FOOTER_POINTS: 17, NOTE_POINTS: 12}  # of small grey and of bold letters
+NOTE_COLOUR = "#8F1D00"
 
 
 def thousands(value: float, _position: object = None) -> str:
@@ -54,13 +62,68 @@ def _bar(system: str) -> Artist:
     return Patch(facecolor=look.colour, edgecolor="white", hatch=HATCHES[system], label=look.label)
 
 
+def annotate(figure: Figure, table: pd.DataFrame) -> None:
+    """Write below a figure what was run and, above it, which trials are missing, invalid or flagged (`trouble.note`).
+
+    To be called after the legend was made: the note is its title, so that the layout keeps a place for both.
+    """
+    figure.supxlabel(
+        _wrapped(headline(table), figure, FOOTER_POINTS), x=0.995, ha="right", fontsize=FOOTER_POINTS, color="#666666"
+    )
+    found = trouble.note(table)
+    if not found:
+        return
+    legends = figure.legends or [figure.legend(handles=[], loc="outside upper center", frameon=False)]
+    legends[0].set_title(_wrapped(found, figure, NOTE_POINTS), prop={"size": NOTE_POINTS, "weight": "bold"})
+    legends[0].get_title().set(color=NOTE_COLOUR, multialignment="center")
+
+
+def _wrapped(text: str, figure: Figure, points: int) -> str:
+    return textwrap.fill(text, int(figure.get_figwidth() * LETTERS_PER_INCH[points]))
+
+
+def described(figure: Figure) -> str:
+    """Put into words what a figure shows, for those who cannot see it: panels, axes, series, notes."""
+    panels = [
+        axes.get_title(loc=place) for axes in figure.axes for place in ("left", "center") if axes.get_title(place)
+    ]
+    across = dict.fromkeys(axes.get_xlabel() for axes in figure.axes if axes.get_xlabel())
+    upwards = dict.fromkeys(axes.get_ylabel() for axes in figure.axes if axes.get_ylabel())
+    legends = [legend for owner in (figure, *figure.axes) for legend in _legends(owner)]
+    shown = dict.fromkeys(text.get_text() for legend in legends for text in legend.get_texts())
+    notes = dict.fromkeys(legend.get_title().get_text() for legend in legends if legend.get_title().get_text())
+    said = (
+        ("Panels", panels),
+        ("Horizontally", across),
+        ("Vertically", upwards),
+        ("Shown", shown),
+        ("Note", notes),
+    )
+    lists = ((what, "; ".join(" ".join(text.split()) for text in texts)) for what, texts in said)
+    return " ".join(f"{what}: {words.rstrip('.')}." for what, words in lists if words)
+
+
+def _legends(owner: Figure | Axes) -> list[Legend]:
+    if isinstance(owner, Axes):
+        return [legend] if (legend := owner.get_legend()) is not None else []
+    return owner.legends
+
+
 def save(figure: Figure, directory: Path, name: str) -> list[Path]:
-    """Write PDF, SVG and PNG without dates, so that the same data gives the same files."""
+    """Write PDF, SVG and PNG, each with its description in words.
+
+    They hold no date, so that the same data gives the same files.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    words = described(figure)
+    metadata = {
+        "pdf": {"CreationDate": None, "Subject": words},
+        "svg": {"Date": None, "Description": words},
+        "png": {"Description": words},
+    }
     paths = []
     for suffix in FORMATS:
         path = directory / f"{name}.{suffix}"
-        no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[suffix]
-        figure.savefig(path, metadata=no_date)
+        figure.savefig(path, metadata=metadata[suffix])
         paths.append(path)
     return paths

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.markers import CARETUPBASE, MarkerStyle
 from matplotlib.patches import Patch
@@ -74,7 +73,8 @@ def annotate(figure: Figure, table: pd.DataFrame) -> None:
     if not found:
         return
     legends = figure.legends or [figure.legend(handles=[], loc="outside upper center", frameon=False)]
-    legends[0].set_title(_wrapped(found, figure, NOTE_POINTS), prop={"size": NOTE_POINTS, "weight": "bold"})
+    bold = FontProperties(size=NOTE_POINTS, weight="bold")
+    legends[0].set_title(_wrapped(found, figure, NOTE_POINTS), prop=bold)
     legends[0].get_title().set(color=NOTE_COLOUR, multialignment="center")
 
 
@@ -89,9 +89,9 @@ def described(figure: Figure) -> str:
     ]
     across = dict.fromkeys(axes.get_xlabel() for axes in figure.axes if axes.get_xlabel())
     upwards = dict.fromkeys(axes.get_ylabel() for axes in figure.axes if axes.get_ylabel())
-    legends = [legend for owner in (figure, *figure.axes) for legend in _legends(owner)]
-    shown = dict.fromkeys(text.get_text() for legend in legends for text in legend.get_texts())
-    notes = dict.fromkeys(legend.get_title().get_text() for legend in legends if legend.get_title().get_text())
+    legends = [*figure.legends, *(found for axes in figure.axes if (found := axes.get_legend()) is not None)]
+    shown = dict.fromkeys(text.get_text() for found in legends for text in found.get_texts())
+    notes = dict.fromkeys(found.get_title().get_text() for found in legends)
     said = (
         ("Panels", panels),
         ("Horizontally", across),
@@ -101,12 +101,6 @@ def described(figure: Figure) -> str:
     )
     lists = ((what, "; ".join(" ".join(text.split()) for text in texts)) for what, texts in said)
     return " ".join(f"{what}: {words.rstrip('.')}." for what, words in lists if words)
-
-
-def _legends(owner: Figure | Axes) -> list[Legend]:
-    if isinstance(owner, Axes):
-        return [legend] if (legend := owner.get_legend()) is not None else []
-    return owner.legends
 
 
 def save(figure: Figure, directory: Path, name: str) -> list[Path]:

@@ -13,6 +13,9 @@ CELL_LIMIT_S = 300
 RUN_VARIABLE = "ANTICACHE_EVAL_RUN"
 """Names the run directory for the notebook's kernel; without it a notebook reads ``results/latest``."""
 
+DRAWN_FROM = "drawn-from.sha256"
+"""Beside a run's executed notebooks: the digest of the ``trials.csv`` that they showed."""
+
 
 def applicable(experiments: list[str], directory: Path) -> list[str]:
     """Return the notebooks of `experiments` that exist, and the one that shows the claims."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from runner import claims, collect, context, extent, notebooks, report, workload
+from runner import claims, collect, context, extent, identity, notebooks, report, workload
+from runner.files import write_text
 from runner.plan import all_cells
 from runner.store import Run
 
@@ -23,7 +24,8 @@ def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dic
     if draw:
         names = notebooks.applicable(run.meta["experiments"], context.NOTEBOOKS)
         notebooks.execute_all([context.NOTEBOOKS / f"{name}.ipynb" for name in names], run.path, in_place)
-    report.write(run)
+        write_text(run.path / "notebooks" / notebooks.DRAWN_FROM, identity.sha256(run.path / "trials.csv") + "\n")
+    report.write(run, whole)
     return entries
 
 

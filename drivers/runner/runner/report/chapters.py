@@ -18,6 +18,7 @@ from runner.files import read_json
 CLAIMS = "claims"  # the notebook of the verdicts, which have a section of their own
 SAVED = re.compile(r"""\bsave\(.*["']figures["']\s*,\s*["']([\w.-]+)["']""")
 """How a notebook's cell names the files of the figure that it shows (`figures.parts.save`)."""
+SAVED_DENSITY = 2  # pixels of a saved figure for one of the page
 _markdown = mistune.create_markdown(plugins=["table", "url"])
 
 
@@ -94,18 +95,27 @@ def _outputs(outputs: list[dict[str, Any]], saved: list[Path], shown: set[str]) 
 
 
 def _table(text: str) -> str:
-    """Return a table as pandas writes it, without the style and the border that it brings along."""
-    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)
-    return _boxed(re.sub(r'<table border="1"', "<table", text))
+    """Return a table as pandas writes it, without style and border, and without an index that only counts the rows.
+
+    Long names in its head may break at their underscores.
+    """
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL).replace('<table border="1"', "<table")
+    head, divider, body = text.partition("<tbody>")
+    index = re.findall(r"<tr>\s*<th>(.*?)</th>", body)
+    if index == [str(number) for number in range(len(index))]:
+        head = re.sub(r"<th></th>", "", head, count=1)
+        body = re.sub(r"(<tr>\s*)<th>\d+</th>", r"\1", body)
+    head = re.sub(r">[^<]*<", lambda text: text[0].replace("_", "_<wbr>"), head)
+    return _boxed(head + divider + body)
 
 
 def _figure(path: Path) -> str:
     """Return a saved figure with the description in words that it carries."""
     with Image.open(path) as image:
-        alt = str(image.info.get("Description") or path.stem)
-    return _picture(base64.b64encode(path.read_bytes()).decode(), alt)
+        alt, width = str(image.info.get("Description") or path.stem), image.width // SAVED_DENSITY
+    return _picture(base64.b64encode(path.read_bytes()).decode(), alt, f' width="{width}"')
 
 
-def _picture(png_base64: str, alt: str) -> str:
-    image = f'<img src="data:image/png;base64,{png_base64}" alt="{html.escape(alt, quote=True)}">'
+def _picture(png_base64: str, alt: str, size: str = "") -> str:
+    image = f'<img src="data:image/png;base64,{png_base64}" alt="{html.escape(alt, quote=True)}"{size}>'
     return f'<figure><div class="drawing">{image}</div></figure>'

@@ -28,7 +28,7 @@ def write(run: Run, grids: Grids) -> Path:
     table = collect.read(run.path)
     loader = PackageLoader("runner", "templates")
     jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters["words"] = lambda value, name="": settings.value_in_words(name, value)
+    jinja.globals["figure"] = _figure
     verdicts = read_json(run.path / "claims.json")
     here = identity.code_identity(context.ROOT)
     page = jinja.get_template("report.html.j2").render(
@@ -63,6 +63,11 @@ def write(run: Run, grids: Grids) -> Path:
     write_text(path, page)
     path.with_suffix(".pdf").unlink(missing_ok=True)
     return path
+
+
+def _figure(value: float) -> str:
+    """Write a measured value with four digits, large ones in full."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # noqa: PLR2004
 
 
 def _purpose(run: Run) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
@@ -90,6 +91,16 @@ def test_a_figure_without_any_measurement_is_drawn(drawing: tuple[str, pd.DataFr
     assert f"Of {len(table)} trials 1 not run (" in note
     assert f", {len(table) - 1} failed (" in note
     assert "nothing measured" in tables.headline(table)
+
+
+def test_a_line_has_a_gap_where_a_cell_has_no_value(recorded: dict[str, pd.DataFrame]) -> None:
+    table = recorded["fig06"].reset_index(drop=True).copy()
+    lost = (table["system"] == "mysql") & (table["mix"] == "read-only") & (table["skew"] == 1.0)
+    _spoil(table, lost, "failed", "mysqld died")
+    line = fig06.draw(table).axes[0].lines[0]
+    heights = dict(zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True))
+    assert [skew for skew, height in heights.items() if np.isnan(height)] == [1.0]
+    assert len(heights) == table.loc[table["mix"] == "read-only", "skew"].nunique()
 
 
 def test_an_experiment_that_this_checkout_does_not_have_lacks_nothing(recorded: dict[str, pd.DataFrame]) -> None:

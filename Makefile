@@ -24,7 +24,7 @@ RUNNER = .venv/bin/python -m runner
 WHERE = --results "$(RESULTS)"
 WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $(if $(SYSTEMS),--systems "$(SYSTEMS)")
 
-.PHONY: help doctor setup provision lock build smoke test lint plan $(FIGURES) all figures claims report publish notebooks status retry bench clean
+.PHONY: help doctor setup python provision lock build smoke test lint plan $(FIGURES) all figures claims report publish notebooks status retry bench clean
 
 help: ## List the targets and variables
 	@missing='$(filter-out $(EXISTING),$(FIGURES))'
@@ -45,6 +45,10 @@ doctor: ## Say what is missing or wrong on this machine, and how to mend it
 setup: ## Install what is needed: packages, Python environment, servers (quick when nothing changed)
 	@setup/bootstrap.sh
 	@setup/provision.sh "$(INVENTORY)"
+
+# Enough for what is made from results alone: no server, no compiler.
+python:
+	@setup/bootstrap.sh --python
 
 provision: ## Provision the nodes of INVENTORY again through Ansible
 	@setup/bootstrap.sh
@@ -98,19 +102,19 @@ all: build ## Run every experiment that exists, at SCALE
 	@$(RUNNER) run --experiment "$(subst $(SPACE),$(COMMA),$(EXISTING))" $(WHAT)
 	$(RUNNER) claims $(WHERE)
 
-figures: setup ## Draw the figures of the newest run again, of the published one where nothing was run yet
+figures: python ## Draw the figures of the newest run again, of the published one where nothing was run yet
 	@$(RUNNER) figures $(WHERE)
 
-claims: setup ## Judge the paper's claims on the newest run
+claims: python ## Judge the paper's claims on the newest run
 	@$(RUNNER) claims $(WHERE)
 
-report: setup ## Write the newest run's report
+report: python ## Draw the newest run again and write its report, as HTML and PDF
 	@$(RUNNER) report $(WHERE)
 
-publish: setup ## Copy the newest run, less what is of its machine alone, to results/published, and execute notebooks/ on it
+publish: python ## Copy the newest run, less what is of its machine alone, to results/published, and execute notebooks/ on it
 	@$(RUNNER) publish $(WHERE)
 
-notebooks: setup ## Execute the committed notebooks on the published run again
+notebooks: python ## Execute the committed notebooks on the published run again
 	@$(RUNNER) notebooks
 
 status: setup ## Say how far the newest run is

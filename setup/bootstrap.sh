@@ -2,6 +2,7 @@
 # Makes what must exist before Ansible can run: Debian packages, a Rust toolchain, the locked Python environment.
 # Called by `make setup`; safe to call again: a second call compares stamps and changes nothing.
 #   setup/bootstrap.sh            do it
+#   setup/bootstrap.sh --python   only the Python environment: what figures, claims and report need
 #   setup/bootstrap.sh --lock     only make requirements.lock anew from requirements.in
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,25 +19,26 @@ fail() { printf 'setup: FAILED: %s\n' "$*" >&2; exit 1; }
 
 installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-# Whether a line of debian-packages.txt asks for a package that is missing.
+# Whether a line of a list of packages asks for one that is missing.
 missing() {
   local package=$1 condition=${2:-} argument=${3:-}
   case $condition in
     '') ;;
     unless-command) command -v "$argument" >/dev/null && return 1 ;;
     rust) [ -n "$(rust_directory)" ] && return 1 ;;
-    *) fail "setup/debian-packages.txt: unknown condition \"$condition\" of package $package: unless-command NAME or rust" ;;
+    *) fail "setup/debian-packages*.txt: unknown condition \"$condition\" of package $package: unless-command NAME or rust" ;;
   esac
   ! installed "$package"
 }
 
+# install_packages LIST...: install what the lists ask for and is missing.
 install_packages() {
   command -v dpkg-query >/dev/null || fail "this is not a Debian system (no dpkg-query); Debian 12 is what is supported"
   local wanted=() package condition argument
   while read -r package condition argument; do
     case $package in ''|'#'*) continue ;; esac
     if missing "$package" "$condition" "$argument"; then wanted+=("$package"); fi
-  done < setup/debian-packages.txt
+  done < <(cat "$@")
   [ ${#wanted[@]} -eq 0 ] && return
   local as_root=()
   if [ "$(id -u)" -ne 0 ]; then
@@ -120,9 +122,13 @@ make_lock() {
 
 mkdir -p "$TOOLS"
 if [ "${1:-}" = --lock ]; then make_lock; exit; fi
-[ $# -eq 0 ] || fail "unknown argument \"$1\": none, or --lock"
+[ $# -eq 0 ] || [ "$*" = --python ] || fail "unknown argument \"$*\": none, --python or --lock"
 exec 9> "$TOOLS/setup.lock"
 flock -w 900 9 || fail "another set-up has been running for 15 minutes (lock $TOOLS/setup.lock)"
-install_packages
-record_rust
+if [ $# -eq 0 ]; then
+  install_packages setup/debian-packages-python.txt setup/debian-packages.txt
+  record_rust
+else
+  install_packages setup/debian-packages-python.txt
+fi
 install_python

@@ -117,7 +117,7 @@ def check_npm() -> Finding:
 
 
 def check_packages(listing: str, is_installed: Callable[[str], bool]) -> Finding:
-    """The unconditional packages of debian-packages.txt (its text is given), and the right to install missing ones."""
+    """The unconditional packages of the lists (their text is given), and the right to install missing ones."""
     names = [line.split() for line in listing.splitlines() if line.strip() and not line.startswith("#")]
     missing = [words[0] for words in names if len(words) == 1 and not is_installed(words[0])]
     if not missing:
@@ -315,7 +315,8 @@ def check_emulated_disk() -> Finding:
 def findings(root: Path) -> Iterable[Finding]:
     """Every check of this machine, for the checkout at `root`."""
     yield check_release(read("/etc/os-release"))
-    yield check_packages((root / "setup" / "debian-packages.txt").read_text(encoding="utf-8"), is_installed)
+    lists = sorted((root / "setup").glob("debian-packages*.txt"))
+    yield check_packages("".join(path.read_text(encoding="utf-8") for path in lists), is_installed)
     yield check_python()
     yield check_cargo((root / "Cargo.toml").read_text(encoding="utf-8"))
     yield check_npm()

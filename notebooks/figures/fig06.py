@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import product
 from typing import Literal
@@ -14,10 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from figures.data import Point, series
-from figures.parts import LOWER_BOUND, legend, thousands
+from figures.parts import LOWER_BOUND, annotate, legend, thousands
 from figures.style import SYSTEMS, Look
 from figures.style import apply as apply_style
-from figures.tables import headline
 
 MIXES = ("read-only", "read-heavy", "write-heavy")
 RATIOS = (1.0, 2.0, 4.0, 8.0)
@@ -42,7 +42,7 @@ def draw(table: pd.DataFrame, scale: Literal["linear", "log"] = "linear") -> Fig
         axes.set_xlabel("skew (Zipf exponent s)")
     _scale_rows(grid, scale)
     legend(figure, table, points)
-    figure.supxlabel(headline(table), x=0.995, ha="right", fontsize=7, color="#666666")
+    annotate(figure, table)
     return figure
 
 
@@ -65,12 +65,12 @@ def _panel(axes: Axes, table: pd.DataFrame, mix: str, ratio: float) -> list[Poin
 def _line(axes: Axes, points: list[Point], look: Look) -> None:
     """Draw one series: hollow markers where a trial is flagged, with a caret above where the value is a lower bound.
 
-    A cross on the axis stands for a cell without a usable trial.
+    A cross on the axis stands for a cell without a usable trial; the line has a gap there.
     """
     measured = [(p, p.estimate) for p in points if p.estimate is not None]
-    x = [p.at for p, _ in measured]
-    y = [e.value for _, e in measured]
-    axes.plot(x, y, color=look.colour, linestyle=look.line, zorder=2)
+    # A line over a cell without a value would show one.
+    heights = [p.estimate.value if p.estimate is not None else math.nan for p in points]
+    axes.plot([p.at for p in points], heights, color=look.colour, linestyle=look.line, zorder=2)
     for p, estimate in measured:
         bar = None
         if estimate.low is not None and estimate.high is not None:

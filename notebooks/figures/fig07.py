@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -12,12 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from figures.data import Point, by_ratio
-from figures.parts import LOWER_BOUND, legend, thousands
+from figures.parts import LOWER_BOUND, annotate, legend, thousands
 from figures.style import HATCHES, SYSTEMS
 from figures.style import apply as apply_style
-from figures.tables import headline, whole_memory
+from figures.tables import whole_memory
 
-NOTE_COLUMNS = 120  # what fits below the figure in one line
 GROUP_WIDTH = 0.84  # of the distance between two groups
 
 
@@ -40,8 +37,7 @@ def draw(table: pd.DataFrame) -> Figure:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(thousands))
     legend(figure, table, points, bars=True)
-    note = textwrap.fill(headline(table), NOTE_COLUMNS)
-    figure.supxlabel(note, x=0.995, ha="right", fontsize=7, color="#666666")
+    annotate(figure, table)
     return figure
 
 

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from figures.parts import thousands
+from figures.parts import annotate, thousands
 from figures.style import SYSTEMS
 from figures.style import apply as apply_style
-from figures.tables import headline, whole_memory
+from figures.tables import whole_memory
 from runner import evictions
 
 PANELS = (("ycsb", "YCSB, read-heavy, s = 1"), ("tpcc", "TPC-C"))
@@ -44,7 +44,7 @@ def draw(table: pd.DataFrame, run: Path) -> Figure:
         Line2D([], [], color=EVICTION_COLOUR, linewidth=0.8, label="eviction"),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
-    figure.supxlabel(headline(table), x=0.995, ha="right", fontsize=7, color="#666666")
+    annotate(figure, table)
     return figure
 
 
@@ -68,4 +68,5 @@ def _panel(axes: Axes, rows: pd.DataFrame, run: Path) -> None:
     axes.set_xlim(0, length_s)
     axes.set_ylim(bottom=0)
     count = f"{len(ends):,} evictions" + ("" if course.complete else " recorded, others lost")
+    count += f"; flagged: {trial['flags'].replace(';', ', ')}" if trial["flags"] else ""
     axes.text(0.995, 1.01, count, transform=axes.transAxes, ha="right", va="bottom", fontsize=8)

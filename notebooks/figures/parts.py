@@ -1,24 +1,31 @@
-"""What several figures share: the legend with its marks, numbers on axes, and files that do not change by chance."""
+"""What several figures share: the legend with its marks, notes, numbers on axes, files that do not change by chance."""
 
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.markers import CARETUPBASE, MarkerStyle
 from matplotlib.patches import Patch
 
+from figures import trouble
 from figures.data import Point
 from figures.style import HATCHES, SYSTEMS
+from figures.tables import headline
 
 FORMATS = ("pdf", "svg", "png")
 FORMATS_VARIABLE = "ANTICACHE_EVAL_FORMATS"
 """Names fewer formats, with commas between; for those who only look at the notebooks."""
 LOWER_BOUND = MarkerStyle(CARETUPBASE)  # stands on the point and points to where the true value lies
+FOOTER_POINTS, NOTE_POINTS = 7, 8
+LETTERS_PER_INCH = {FOOTER_POINTS: 17, NOTE_POINTS: 12}  # of small grey and of bold letters
+NOTE_COLOUR = "#8F1D00"
 
 
 def thousands(value: float, _position: object = None) -> str:
@@ -57,20 +64,70 @@ def _bar(system: str) -> Artist:
     return Patch(facecolor=look.colour, edgecolor="white", hatch=HATCHES[system], label=look.label)
 
 
+def annotate(figure: Figure, table: pd.DataFrame) -> None:
+    """Write below a figure what was run and, above it, which trials are missing, invalid or flagged (`trouble.note`).
+
+    To be called after the legend was made: the note is its title, so that the layout keeps a place for both.
+    """
+    figure.supxlabel(
+        _wrapped(headline(table), figure, FOOTER_POINTS), x=0.995, ha="right", fontsize=FOOTER_POINTS, color="#666666"
+    )
+    found = trouble.note(table)
+    if not found:
+        return
+    legends = figure.legends or [figure.legend(handles=[], loc="outside upper center", frameon=False)]
+    bold = FontProperties(size=NOTE_POINTS, weight="bold")
+    legends[0].set_title(_wrapped(found, figure, NOTE_POINTS), prop=bold)
+    legends[0].get_title().set(color=NOTE_COLOUR, multialignment="center")
+
+
+def _wrapped(text: str, figure: Figure, points: int) -> str:
+    return textwrap.fill(text, int(figure.get_figwidth() * LETTERS_PER_INCH[points]))
+
+
+def described(figure: Figure) -> str:
+    """Put into words what a figure shows, for those who cannot see it: panels, axes, series, notes."""
+    panels = [
+        axes.get_title(loc=place) for axes in figure.axes for place in ("left", "center") if axes.get_title(place)
+    ]
+    across = dict.fromkeys(axes.get_xlabel() for axes in figure.axes if axes.get_xlabel())
+    upwards = dict.fromkeys(axes.get_ylabel() for axes in figure.axes if axes.get_ylabel())
+    legends = [*figure.legends, *(found for axes in figure.axes if (found := axes.get_legend()) is not None)]
+    shown = dict.fromkeys(text.get_text() for found in legends for text in found.get_texts())
+    notes = dict.fromkeys(found.get_title().get_text() for found in legends)
+    said = (
+        ("Panels", panels),
+        ("Horizontally", across),
+        ("Vertically", upwards),
+        ("Shown", shown),
+        ("Note", notes),
+    )
+    lists = ((what, "; ".join(" ".join(text.split()) for text in texts)) for what, texts in said)
+    return " ".join(f"{what}: {words.rstrip('.')}." for what, words in lists if words)
+
+
 def formats() -> list[str]:
     """Return the formats in which figures are written."""
     return [f for f in FORMATS if f in os.environ.get(FORMATS_VARIABLE, ",".join(FORMATS)).split(",")]
 
 
 def save(figure: Figure, directory: Path, name: str) -> list[Path]:
-    """Write each of `formats` without dates, so that the same data gives the same files."""
+    """Write each of `formats`, with its description in words.
+
+    They hold no date, so that the same data gives the same files.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # it is laid out now; each file, and the notebook, would do it again
+    words = described(figure)
+    metadata = {
+        "pdf": {"CreationDate": None, "Subject": words},
+        "svg": {"Date": None, "Description": words},
+        "png": {"Description": words},
+    }
     paths = []
     for suffix in formats():
         path = directory / f"{name}.{suffix}"
-        no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[suffix]
-        figure.savefig(path, metadata=no_date)
+        figure.savefig(path, metadata=metadata[suffix])
         paths.append(path)
     return paths

@@ -79,9 +79,14 @@ def headline(table: pd.DataFrame) -> str:
     scales, disks = (", ".join(table[name].unique()) for name in ("scale", "disk_profile"))
     return (
         f"run {table['run'].iloc[0]}, scale {scales}, disk {disks}: {_size(table)},"
-        f" {table['measured_s'].max():.3g} s measured, {table['trial'].max() + 1} trial(s) per cell,"
+        f" {_length(table)}, {table['trial'].max() + 1} trial(s) per cell,"
         f" code {collect.code_of(table)}"
     )
+
+
+def _length(table: pd.DataFrame) -> str:
+    longest_s = table["measured_s"].max()
+    return "nothing measured" if pd.isna(longest_s) else f"{longest_s:.3g} s measured"
 
 
 def _size(table: pd.DataFrame) -> str:

@@ -83,9 +83,22 @@ def test_an_unknown_condition_of_a_package_is_refused(tmp_path: Path) -> None:
     shutil.copy(ROOT / "setup" / "bootstrap.sh", tmp_path / "setup")
     shutil.copy(ROOT / "Cargo.toml", tmp_path)
     (tmp_path / "setup" / "debian-packages.txt").write_text("gcc when-raining\n")
+    (tmp_path / "setup" / "debian-packages-python.txt").write_text("python3\n")
     result = run(str(tmp_path / "setup" / "bootstrap.sh"))
     assert result.returncode == 1
     assert 'unknown condition "when-raining" of package gcc' in result.stderr
+
+
+def test_the_python_side_alone_asks_for_neither_compiler_nor_rust(tmp_path: Path) -> None:
+    (tmp_path / "setup").mkdir()
+    shutil.copy(ROOT / "setup" / "bootstrap.sh", tmp_path / "setup")
+    (tmp_path / "setup" / "debian-packages.txt").write_text("gcc when-raining\n")
+    (tmp_path / "setup" / "debian-packages-python.txt").write_text("python3\n")
+    (tmp_path / ".venv").symlink_to(tmp_path / "elsewhere")  # refused, and the last step: it came so far
+    result = run(str(tmp_path / "setup" / "bootstrap.sh"), "--python")
+    assert ".venv is a link" in result.stderr
+    assert "when-raining" not in result.stderr
+    assert not (tmp_path / ".tools" / "cargo-directory").exists()
 
 
 def test_clean_stops_servers_and_keeps_what_was_published(tmp_path: Path) -> None:

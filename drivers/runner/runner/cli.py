@@ -19,7 +19,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from runner import claims, cluster, collect, context, driver, identity, machine, outputs, precautions, resume, store
+from runner import (
+    claims,
+    cluster,
+    collect,
+    context,
+    driver,
+    identity,
+    machine,
+    outputs,
+    precautions,
+    report,
+    resume,
+    store,
+)
 from runner import publish as publication
 from runner import workload as workloads
 from runner.cluster import Cluster, Lane
@@ -468,11 +481,17 @@ def _execute_notebooks(published: Run) -> None:
 
 
 @app.command("report")
-def report_command(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
-    """Write the self-contained HTML report of a run."""
+def report_command(
+    results: ResultsOption = Path("results"),
+    run_name: RunOption = "latest",
+    figures: Annotated[bool, typer.Option(help="execute the notebooks first")] = True,
+) -> None:
+    """Write the report of a run, report.html and report.pdf, from its records alone."""
     target = _to_show(results, run_name)
-    outputs.refresh(target)
-    _out(str(target.path / "report.html"))
+    outputs.refresh(target, draw=figures)
+    page = target.path / "report.html"
+    _out(str(page))
+    _out(str(report.write_pdf(page)))
 
 
 def main(arguments: list[str] | None = None) -> int:

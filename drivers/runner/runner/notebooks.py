@@ -21,6 +21,9 @@ RUN_VARIABLE = "ANTICACHE_EVAL_RUN"
 FORGET = "%reset -f"
 """Between two notebooks of a kernel: names, results and the count of cells go, imported modules stay loaded."""
 
+DRAWN_FROM = "drawn-from.sha256"
+"""Beside a run's executed notebooks: the digest of the ``trials.csv`` that they showed."""
+
 
 def applicable(experiments: list[str], directory: Path) -> list[str]:
     """Return the notebooks of `experiments` that exist, and the one that shows the claims."""

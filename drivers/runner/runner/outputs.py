@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from runner import claims, collect, context, extent, notebooks, report, workload
+from runner import claims, collect, context, extent, identity, notebooks, report, workload
+from runner.files import write_text
 from runner.plan import all_cells
 from runner.store import Run
 
@@ -23,12 +24,14 @@ def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dic
     else:
         table = collect.collect(run)
         collect.write(table, run.path)
-    entries = claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), table, whole_grids(run))
+    whole = whole_grids(run)
+    entries = claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), table, whole)
     claims.write(entries, run.path)
     if draw:
         names = notebooks.applicable(run.meta["experiments"], context.NOTEBOOKS)
         notebooks.execute_all([context.NOTEBOOKS / f"{name}.ipynb" for name in names], run.path, in_place)
-    report.write(run)
+        write_text(run.path / "notebooks" / notebooks.DRAWN_FROM, identity.sha256(run.path / "trials.csv") + "\n")
+    report.write(run, whole)
     return entries
 
 

@@ -237,7 +237,7 @@ def test_verdicts_are_shown_with_their_qualifiers(failed_run: Run, tmp_path: Pat
     assert "Code: aaaaaaaaaaaa." in report
     environment = {"code": {"commit": "b" * 40, "dirty": False, "shaping": "new"}}
     write_json(failed_run.trial_path(first) / "environment.json", environment)
-    runner("report", "--results", str(tmp_path))
+    runner("claims", "--results", str(tmp_path))
     assert "Code: mixed: bbbbbbbbbbbb, aaaaaaaaaaaa." in (failed_run.path / "report.html").read_text()
 
 

@@ -1,0 +1,191 @@
+"""Under which conditions a run measured, what it lacks, and how to run it again."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from runner import context
+from runner.errors import InputError
+from runner.report.settings import value_in_words
+from runner.store import Run
+from runner.yamlfile import read
+
+NO_EXPERIMENTS = frozenset({"scales", "claims"})  # what else lies in workloads/
+DEVIATIONS = "What differs from the paper, and why"  # the README's section
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A host of a lane, with what was recorded of it."""
+
+    title: str
+    facts: dict[str, str]
+
+
+def machines(run: Run) -> list[Machine]:
+    """Describe the hosts of every lane; a host that has both roles of its lane once."""
+    found = []
+    for lane, record in (run.meta.get("lanes") or {}).items():
+        hosts, described = record["hosts"], record["machines"]
+        one_host = hosts["clients"] == hosts["dbms"]
+        roles = {"dbms": "servers and terminals"} if one_host else {"dbms": "servers", "clients": "terminals"}
+        for role, title in roles.items():
+            sets = record.get("cpu_sets", {})
+            facts = {**_facts(described[role]), "CPUs of the servers": sets.get("server", "")}
+            facts["CPUs of the terminals"] = sets.get("client", "")
+            found.append(Machine(f"Lane {lane}: {hosts[role]}, {title}", {k: v for k, v in facts.items() if v}))
+    return found or [Machine("The machine", _facts(run.meta["machine"]))]
+
+
+def _facts(machine: Mapping[str, Any]) -> dict[str, str]:
+    """Write what is known of a machine, nested values one by one."""
+    facts: dict[str, str] = {}
+    for name, value in machine.items():
+        if isinstance(value, dict):
+            facts |= {f"{name}: {inner}": value_in_words(inner, v) for inner, v in value.items()}
+        else:
+            facts[name] = value_in_words(name, value)
+    return facts
+
+
+def self_tests(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """Return the disk's self-test of every lane before the sweep; none for a disk that is not emulated."""
+    lanes = run.meta.get("lanes") or {}
+    return {lane: record["disk_self_test"] for lane, record in lanes.items() if record.get("disk_self_test")}
+
+
+def drive(run: Run) -> dict[str, str]:
+    """Return the profile of the emulated disk as the first trial with one recorded it."""
+    for environment in _environments(run):
+        values = environment.get("disk", {}).get("observed", {}).get("profile_values")
+        if values:
+            return _facts(values)
+    return {}
+
+
+def versions(run: Run) -> dict[str, str]:
+    """Return what the servers and the driver say they are, and the builds that ran, over all recorded trials."""
+    found: dict[str, dict[str, None]] = {}
+    for environment in _environments(run):
+        for name, version in environment.get("versions", {}).items():
+            found.setdefault(name, {})[str(version)] = None
+        for name, digest in environment.get("binaries", {}).items():
+            found.setdefault(f"{name}, SHA-256", {})[str(digest)] = None
+    return {name: ", ".join(values) for name, values in sorted(found.items())}
+
+
+def reported_settings(run: Run) -> dict[str, dict[str, str]]:
+    """Return what each system's servers reported about themselves in their first recorded trial."""
+    found: dict[str, dict[str, str]] = {}
+    for trial in run.trials:
+        system = trial["cell"]["system"]
+        if system in found:
+            continue
+        reported = run.environment(trial["hash"]).get("server_settings") or {}
+        if reported:
+            found[system] = {f"{server}: {k}": str(v) for server, each in reported.items() for k, v in each.items()}
+    return found
+
+
+def _environments(run: Run) -> Iterator[dict[str, Any]]:
+    return (e for e in (run.environment(trial["hash"]) for trial in run.trials) if e)
+
+
+def deviations() -> str:
+    """Return the README's account of what differs from the paper, as Markdown; raises InputError without it."""
+    path = context.ROOT / "README.md"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}): the report takes deviations from there") from None
+    section = re.search(rf"^## {re.escape(DEVIATIONS)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    if section is None:
+        raise InputError(f"{path}: no section `## {DEVIATIONS}`: the report takes the deviations from there")
+    return section[1]
+
+
+def troubled(run: Run, table: pd.DataFrame) -> list[dict[str, str]]:
+    """List failed, invalid and flagged trials with their reasons; those that were not run are only counted."""
+    cells = {trial["hash"]: trial["cell"] for trial in run.trials}
+    chosen = table[(table["status"] != "planned") & ((table["status"] != "ok") | (table["flags"] != ""))]
+    return [
+        {
+            "experiment": str(row.experiment),
+            "cell": ", ".join(f"{name} {value_in_words(name, v)}" for name, v in cells[str(row.trial_hash)].items()),
+            "trial": str(row.trial),
+            "status": str(row.status),
+            "flags": str(row.flags).replace(";", ", "),
+            "reason": str(row.reason),
+            "hash": str(row.trial_hash),
+        }
+        for row in chosen.itertuples()
+    ]
+
+
+def not_run(table: pd.DataFrame) -> list[dict[str, str]]:
+    """Count the planned trials that have no record, by experiment and system."""
+    chosen = table[table["status"] == "planned"]
+    counts = Counter(zip(chosen["experiment"], chosen["system"], strict=True))
+    return [{"experiment": e, "system": s, "trials": str(count)} for (e, s), count in counts.items()]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of an experiment a run holds; `planned` is 0 where it was not run at all."""
+
+    experiment: str
+    title: str
+    paper: str
+    planned: int
+    cells: int | None
+    left_out: str
+    """Values of axes that the run leaves out altogether."""
+
+
+def extents(run: Run, table: pd.DataFrame, grids: Mapping[str, pd.DataFrame]) -> list[Extent]:
+    """Compare every experiment of ``workloads/`` with the run; `grids` are the whole grids of those that it has."""
+    found = []
+    for path in sorted(context.WORKLOADS.glob("*.yml")):
+        if path.stem in NO_EXPERIMENTS:
+            continue
+        document = dict(read(path).data)
+        title, paper = str(document.get("title", "")), str(document.get("paper", ""))
+        rows, grid = table[table["experiment"] == path.stem], grids.get(path.stem)
+        if grid is None or rows.empty:
+            found.append(Extent(path.stem, title, paper, 0, None, ""))
+            continue
+        axes = list(grid.columns)
+        planned = len(rows[[axis for axis in axes if axis in rows]].drop_duplicates())
+        found.append(Extent(path.stem, title, paper, planned, len(grid), _left_out(rows, grid)))
+    return found
+
+
+def _left_out(rows: pd.DataFrame, grid: pd.DataFrame) -> str:
+    parts = []
+    for axis in grid.columns:
+        have = set(rows[axis].dropna()) if axis in rows else set()
+        gone = [v for v in dict.fromkeys(grid[axis].dropna()) if v not in have]
+        if gone and axis in rows:
+            parts.append(f"{axis} {', '.join(value_in_words(axis, v) for v in gone)}")
+    return "; ".join(parts)
+
+
+def rerun(run: Run, grids: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Return the commands that run the same experiments again; a choice of systems only where the run made one."""
+    key, commit = run.key, run.meta["code"]["commit"]
+    systems = dict.fromkeys(trial["cell"]["system"] for trial in run.trials)
+    every = {system for grid in grids.values() for system in grid["system"]}
+    commands = [f"git checkout {commit}"] if re.fullmatch("[0-9a-f]{40}", str(commit)) else []
+    commands += ["make build"]
+    commands += [
+        f".venv/bin/python -m runner run --experiment {','.join(run.meta['experiments'])} --scale {key.scale}"
+        f" --inventory {key.inventory} --disk {key.disk}"
+        + (f" --systems {','.join(systems)}" if systems and set(systems) != every else "")
+    ]
+    return [*commands, "make report"]

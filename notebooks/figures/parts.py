@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 
 from figures import trouble
 from figures.data import Point
-from figures.style import HATCHES, SYSTEMS
+from figures.style import HATCHES, SYSTEMS, Look
 from figures.tables import headline
 
 FORMATS = ("pdf", "svg", "png")
@@ -40,22 +40,33 @@ def legend(figure: Figure, table: pd.DataFrame, points: list[Point], *, bars: bo
     """Explain the systems that are in the table, as lines or bars, and the marks that were drawn."""
     present = [system for system in SYSTEMS if (table["system"] == system).any()]
     handles: list[Artist] = [(_bar if bars else _line)(system) for system in present]
+    explain(figure, handles, points, bars=bars)
+
+
+def explain(
+    figure: Figure, handles: list[Artist], points: list[Point], *, bars: bool = False, columns: int | None = None
+) -> None:
+    """Put a legend above the panels: the series, and the marks that were drawn; in so many columns, or in one line."""
     marks: tuple[tuple[str, str | MarkerStyle, bool], ...] = (
         ("flagged trial", "s" if bars else "o", any(p.flagged for p in points)),
         ("lower bound", LOWER_BOUND, any(p.lower_bound for p in points)),
         ("no valid trial", "x", any(p.estimate is None for p in points)),
     )
-    handles += [
+    every = handles + [
         Line2D([], [], color="#555555", linestyle="none", marker=marker, markerfacecolor="white", label=label)
         for label, marker, drawn in marks
         if drawn
     ]
-    columns = 4 if bars else len(handles)
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
+    columns = columns or (4 if bars else len(every))
+    figure.legend(handles=every, loc="outside upper center", ncols=columns, frameon=False)
 
 
 def _line(system: str) -> Artist:
-    look = SYSTEMS[system]
+    return of_look(SYSTEMS[system])
+
+
+def of_look(look: Look) -> Artist:
+    """Return a line of a legend."""
     return Line2D([], [], color=look.colour, linestyle=look.line, marker=look.marker, label=look.label)
 
 
@@ -64,14 +75,16 @@ def _bar(system: str) -> Artist:
     return Patch(facecolor=look.colour, edgecolor="white", hatch=HATCHES[system], label=look.label)
 
 
-def annotate(figure: Figure, table: pd.DataFrame) -> None:
+def annotate(figure: Figure, table: pd.DataFrame, footnote: str = "") -> None:
     """Write below a figure what was run and, above it, which trials are missing, invalid or flagged (`trouble.note`).
+
+    A `footnote` comes first, a line for each of its own.
 
     To be called after the legend was made: the note is its title, so that the layout keeps a place for both.
     """
-    figure.supxlabel(
-        _wrapped(headline(table), figure, FOOTER_POINTS), x=0.995, ha="right", fontsize=FOOTER_POINTS, color="#666666"
-    )
+    lines = [*footnote.splitlines(), headline(table)]
+    below = "\n".join(_wrapped(text, figure, FOOTER_POINTS) for text in lines)
+    figure.supxlabel(below, x=0.995, ha="right", fontsize=FOOTER_POINTS, color="#666666")
     found = trouble.note(table)
     if not found:
         return

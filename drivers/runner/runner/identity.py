@@ -20,6 +20,7 @@ SHAPING_MODULES = (
     "deploy",
     "disk",
     "driver",
+    "engine",
     "hosts",
     "judge",
     "lane",

@@ -90,14 +90,19 @@ class Plan:
         A benchmark whose trials leave their data changed has a deployment for each of them.
         """
 
-        for (deployment, _), group in groupby(trials, key=self.served):
-            yield self.deployments[deployment], list(group)
+        for served, group in groupby(trials, key=self.served):
+            yield self.deployments[served[0]], list(group)
 
-    def served(self, trial: Trial) -> tuple[str, str | int]:
-        """Name the start that serves a trial: the same for those that one start can serve, if they are neighbours."""
-        deployment = self.deployments[trial.deployment]
-        alone = self.workload(trial.experiment).section(deployment.benchmark).alone
-        return trial.deployment, trial.hash if alone else trial.index
+    def served(self, trial: Trial) -> tuple[str, str | int, str]:
+        """Name the start that serves a trial: the same for those that one start can serve, if they are neighbours.
+
+        Where settings are compared, each with a start of its own, the usual one must not serve other experiments as
+        well: it alone would have run for longer.
+        """
+        deployment, workload = self.deployments[trial.deployment], self.workload(trial.experiment)
+        alone = workload.section(deployment.benchmark).alone
+        apart = trial.cell.compared() and not workload.values.live_settings
+        return trial.deployment, trial.hash if alone else trial.index, trial.experiment if apart else ""
 
     def workload(self, experiment: str) -> Workload:
         """Return the workload of one of the plan's experiments."""
@@ -168,8 +173,17 @@ def all_cells(workload: Workload) -> list[Cell]:
 
 
 def seed_of(workload: Workload, cell: Cell, index: int) -> int:
-    """Return the seed of a trial's operations (48 bits): the same for every system and setting, another per trial."""
-    text = digest({"seed": workload.experiment.seed, "cell": cell.operations(), "trial": index})
+    """Return the seed of a trial's operations (48 bits): the same for every system, another for every trial.
+
+    It is also the same for all settings that are compared, where each has a server of its own.
+    """
+    shaping: dict[str, Any] = {"seed": workload.experiment.seed, "cell": cell.operations(), "trial": index}
+    if compared := cell.compared():
+        # Another experiment's trial on the same server must not find in memory what the same operations left there,
+        shaping["experiment"] = workload.id
+        if workload.values.live_settings:
+            shaping["compared"] = compared  # and where one server has all settings, nor must that of another setting.
+    text = digest(shaping)
     return int(text[:12], 16)
 
 

@@ -11,8 +11,8 @@ use rustix::net::SendFlags;
 use serde::Deserialize;
 
 use crate::net::frame::{
-    ANY_PARTITION, HELLO_HEAD_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, REPLY_HEADER_BYTES, SNAPSHOT_PROCEDURE,
-    STATS_PROCEDURE, Status, write_request,
+    ANY_PARTITION, HELLO_HEAD_BYTES, HELLO_MAGIC, PROTOCOL_VERSION, REPLY_HEADER_BYTES, SETTINGS_PROCEDURE,
+    SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, write_request,
 };
 use crate::net::handshake::Refusal;
 use crate::secret::{NONCE_BYTES, Secret, Side, from_hex, new_nonce};
@@ -270,6 +270,16 @@ impl Client {
             address: self.address,
             problem: format!("a snapshot: {}", String::from_utf8_lossy(&reply)),
         })
+    }
+
+    /// Changes some of [`crate::config::LIVE_SETTINGS`] at every partition.
+    ///
+    /// # Errors
+    /// As [`Client::call`]; a refusal names the key, and nothing was changed then.
+    pub fn change_settings(&mut self, changes: &serde_json::Value) -> Result<(), ClientError> {
+        let changes = changes.to_string();
+        (0..self.partitions())
+            .try_for_each(|partition| self.call(partition, SETTINGS_PROCEDURE, changes.as_bytes()).map(drop))
     }
 
     /// Counters and gauges, summed over the partitions, and the settings.

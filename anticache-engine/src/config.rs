@@ -34,6 +34,16 @@ pub enum Merge {
     Tuple,
 }
 
+/// How much of a block is read when tuples of it are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FetchUnit {
+    /// All of it, as in the paper (§3.4).
+    Block,
+    /// With tuple-merge, the sectors from the first to the last wanted tuple, unless the block is to be merged whole. Not in the paper.
+    Sectors,
+}
+
 /// What is done about blocks of which many tuples were merged back (paper §3.4, §6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -103,6 +113,9 @@ pub struct Config {
     /// Merge strategy.
     #[serde(default = "tuple_merge")]
     pub merge: Merge,
+    /// How much of a block is read.
+    #[serde(default = "whole_block")]
+    pub fetch: FetchUnit,
     /// What is done about stale entries in blocks.
     #[serde(default = "lazy")]
     pub compaction: Compaction,
@@ -159,6 +172,9 @@ fn one_mebibyte() -> usize {
 }
 fn tuple_merge() -> Merge {
     Merge::Tuple
+}
+fn whole_block() -> FetchUnit {
+    FetchUnit::Block
 }
 fn one_share() -> f64 {
     1.0
@@ -272,8 +288,37 @@ impl Config {
                 return refuse("memory_budget_bytes", self.memory_budget_bytes.to_string(), allowed);
             }
             self.check_eviction()?;
+            if self.fetch == FetchUnit::Sectors && self.merge == Merge::Block {
+                return refuse(
+                    "fetch",
+                    "sectors".to_owned(),
+                    "block, where merge is block: it needs all of it".to_owned(),
+                );
+            }
         }
         Ok(())
+    }
+
+    /// The configuration with some [`LIVE_SETTINGS`] changed, as a JSON object of their values; checked as a whole.
+    ///
+    /// # Errors
+    /// What is wrong: a key that cannot be changed while the server runs, or a value that is refused at a start as well.
+    pub fn changed(&self, changes: &[u8]) -> Result<Self, String> {
+        type Object = serde_json::Map<String, serde_json::Value>;
+        let changes: Object = serde_json::from_slice(changes).map_err(|error| format!("no JSON object: {error}"))?;
+        let mut all = serde_json::to_value(self).map_err(|error| error.to_string())?;
+        for (key, value) in changes {
+            if !LIVE_SETTINGS.contains(&key.as_str()) {
+                return Err(format!(
+                    "`{key}` cannot be changed while the server runs; {} can",
+                    LIVE_SETTINGS.join(", ")
+                ));
+            }
+            all[key] = value;
+        }
+        let changed: Self = serde_json::from_value(all).map_err(|error| error.to_string())?;
+        changed.check().map_err(|error| error.to_string())?;
+        Ok(changed)
     }
 
     /// Checks the values that only mean something together with the budget.
@@ -365,6 +410,9 @@ impl Config {
     }
 }
 
+/// Settings that may change while the server runs: what is in memory and in blocks is the same whatever they are.
+pub const LIVE_SETTINGS: [&str; 6] =
+    ["lru_sample_rate", "merge", "fetch", "hole_threshold", "eviction_check_interval_us", "eviction_blocks"];
 /// What `log_group_bytes` may be.
 pub const LOG_GROUP_BYTES: RangeInclusive<usize> = 4096..=64 << 20;
 /// Fewest block buffers of a partition: one to evict into, one in flight to disk, two being read.

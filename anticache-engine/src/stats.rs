@@ -51,6 +51,8 @@ pub struct Counters {
     pub eviction_us: u64,
     /// Blocks fetched from disk.
     pub fetched_blocks: u64,
+    /// Bytes of these that were read.
+    pub fetched_bytes: u64,
     /// Blocks taken from the buffer in which they waited to be written.
     pub fetched_from_buffer: u64,
     /// Tuples merged back.

@@ -21,6 +21,8 @@
 //! A tuple's checksum covers block id, creation time, offset, entry, length and row, so that a stale or misplaced block, or a wrong offset, is
 //! noticed for each tuple alone: tuple-merge verifies only what it takes, and a later reader may fetch only the sectors it needs.
 
+use std::ops::Range;
+
 use super::evicted_table::EvictedId;
 use crate::catalog::TableId;
 use crate::error::BlockError;
@@ -144,6 +146,8 @@ impl BlockBuilder {
 pub struct BlockView<'block> {
     identity: BlockIdentity,
     bytes: &'block [u8],
+    /// Where its first readable tuple may begin.
+    first: usize,
     used: usize,
     tuples: u32,
 }
@@ -191,7 +195,13 @@ impl<'block> BlockView<'block> {
         if !(BLOCK_HEADER_BYTES..=bytes.len()).contains(&used) {
             return Err(wrong(format!("{used} bytes used"), format!("at most {}", bytes.len())));
         }
-        Ok(Self { identity, bytes, used, tuples: u32_at(bytes, 12) })
+        Ok(Self { identity, bytes, first: BLOCK_HEADER_BYTES, used, tuples: u32_at(bytes, 12) })
+    }
+
+    /// A block of which only a `part` was read, at its place in `bytes`. Without the header, a tuple's own checksum tells whether it is the wanted
+    /// block's.
+    pub fn of_part(identity: BlockIdentity, bytes: &'block [u8], part: &Range<usize>) -> Self {
+        Self { identity, bytes, first: part.start.max(BLOCK_HEADER_BYTES), used: part.end.min(bytes.len()), tuples: 0 }
     }
 
     /// Tuples that were put into the block, holes included.
@@ -206,7 +216,7 @@ impl<'block> BlockView<'block> {
     pub fn tuple(&self, offset: u32) -> Result<BlockTuple<'block>, BlockError> {
         let block_id = self.identity.block_id;
         let start = offset as usize + TUPLE_PREFIX_BYTES;
-        if start > self.used || (offset as usize) < BLOCK_HEADER_BYTES {
+        if start > self.used || (offset as usize) < self.first {
             return Err(BlockError::TupleBounds { block_id, offset, length: 0 });
         }
         let length = u32_at(self.bytes, offset as usize);
@@ -226,7 +236,7 @@ impl<'block> BlockView<'block> {
     /// All tuples, holes included; stops after the first error.
     pub fn all(&self) -> impl Iterator<Item = Result<BlockTuple<'block>, BlockError>> + use<'block> {
         let view = *self;
-        let mut at = Some(BLOCK_HEADER_BYTES as u32);
+        let mut at = Some(view.first as u32);
         std::iter::from_fn(move || {
             let offset = at.filter(|&offset| (offset as usize) < view.used)?;
             let tuple = view.tuple(offset);

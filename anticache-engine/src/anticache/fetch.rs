@@ -1,24 +1,25 @@
 //! Fetch and merge (paper §3.4): bringing evicted tuples back without blocking the partition.
 //!
 //! 1. a pre-pass asks for tuples; those of one block share one fetch, also with other transactions;
-//! 2. the block is read into a staging buffer, or taken from the buffer in which it still waits to be written; many reads are in flight;
+//! 2. the block, or the sectors of it that are needed, is read into a staging buffer, or taken from the buffer in which it still waits to be written; many reads are in flight;
 //! 3. its header is checked, and room made for the tuples that will be merged;
 //! 4. tuple-merge brings back the wanted tuples and leaves stale entries (holes); block-merge, and tuple-merge at a block whose holes have
 //!    passed the threshold (lazy compaction), bring back every live tuple, the unwanted ones at the cold end, and delete the block;
 //! 5. transactions whose last block this was become ready.
 
+use std::ops::Range;
 use std::time::Instant;
 
-use super::block::{BlockTuple, BlockView};
+use super::block::{BlockTuple, BlockView, TUPLE_PREFIX_BYTES};
 use super::block_table::{BlockState, Place};
 use super::evicted_table::{EvictedId, Location};
 use super::{AntiCache, Fetch, Room};
 use crate::catalog::TableId;
-use crate::config::Merge;
+use crate::config::{FetchUnit, Merge};
 use crate::error::BlockError;
 use crate::events::{Amounts, EventKind};
-use crate::io::AlignedBuf;
 use crate::io::ring::Completion;
+use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
 use crate::partition::{Age, IoTag, Partition, WaitingId};
 use crate::stats::{Counters, PauseKind};
 use crate::storage::meter::MemoryMeter;
@@ -54,7 +55,7 @@ impl Partition {
             let block_id = self.tables[usize::from(table)].evicted().location(evicted_id).block_id;
             let fetch = anticache.fetches.entry(block_id).or_insert_with(|| {
                 anticache.queue.push_back(block_id);
-                Fetch { table, wanted: Vec::new(), waiters: Vec::new(), waits_since: None }
+                Fetch { table, wanted: Vec::new(), waiters: Vec::new(), part: None, waits_since: None }
             });
             fetch.wanted.push((evicted_id, waiter));
             // Nobody else asks for anything in between.
@@ -92,9 +93,15 @@ impl Partition {
                     let Some(buffer) = anticache.buffers.take() else {
                         return;
                     };
-                    let offset = anticache.blocks.file_offset(block_id);
-                    self.ring.read(anticache.blocks.file(), offset, buffer, IoTag::Fetch(block_id).pack());
+                    let part = anticache.part_to_read(block_id, &self.tables);
+                    let bytes = part.clone().unwrap_or(0..buffer.len());
                     self.counters.fetched_blocks += 1;
+                    self.counters.fetched_bytes += bytes.len() as u64;
+                    if let Some(fetch) = anticache.fetches.get_mut(&block_id) {
+                        fetch.part = part;
+                    }
+                    let offset = anticache.blocks.file_offset(block_id);
+                    self.ring.read_part(anticache.blocks.file(), offset, buffer, bytes, IoTag::Fetch(block_id).pack());
                     self.events.add(EventKind::Fetch, Amounts { block: block_id, blocks: 1, ..Amounts::default() });
                 }
             }
@@ -164,10 +171,14 @@ impl Partition {
     /// slots; when a text finds none, what was merged so far is kept, and room is made for that, before anybody else can take it.
     fn merge_fetched(&mut self, block_id: u32, read: Option<&AlignedBuf>) -> bool {
         let is_from_buffer = read.is_none();
+        if read.is_some() && self.reads_again(block_id) {
+            return true;
+        }
         // Merges in a row that brought nothing back: one may be short of memory for each text of its first row.
         let mut in_vain = 0;
         // Where there is no room for all of a block, what is wanted of it must do.
-        let mut may_be_whole = true;
+        let part = self.anticache.as_ref().and_then(|anticache| anticache.fetches.get(&block_id)?.part.clone());
+        let mut may_be_whole = part.is_none();
         loop {
             match self.make_room_for(block_id, may_be_whole) {
                 Room::Made => {}
@@ -200,7 +211,21 @@ impl Partition {
                 (None, Place::Stored) => unreachable!("making room reaps no completion, so a write cannot end in it"),
             };
             let table = &mut self.tables[usize::from(fetch.table)];
-            let result = merge(table, &mut self.meter, &mut self.counters, &state, bytes, &fetch.entries(), whole);
+            let view = match &part {
+                Some(part) => Ok(BlockView::of_part(state.identity, bytes, part)),
+                None => BlockView::open(state.identity, bytes),
+            };
+            let result = view.and_then(|view| {
+                merge(
+                    table,
+                    &mut self.meter,
+                    &mut self.counters,
+                    view,
+                    state.identity.block_id,
+                    &fetch.entries(),
+                    whole,
+                )
+            });
             in_vain = if result.as_ref().is_ok_and(|merged| merged.tuples == 0) { in_vain + 1 } else { 0 };
             let may_go_on = in_vain <= table.def().var_offsets.len();
             if self.end_merge(block_id, whole, may_go_on, result) {
@@ -208,6 +233,23 @@ impl Partition {
                 return true;
             }
         }
+    }
+
+    /// Starts over with a fetch of which only a part was read, when something else of the block is wanted since.
+    fn reads_again(&mut self, block_id: u32) -> bool {
+        let Some(anticache) = &mut self.anticache else {
+            return false;
+        };
+        let Some(part) = anticache.fetches.get(&block_id).and_then(|fetch| fetch.part.clone()) else {
+            return false;
+        };
+        let is_read = |needed: Range<usize>| part.start <= needed.start && needed.end <= part.end;
+        if anticache.wanted_part(block_id, &self.tables).is_none_or(is_read) {
+            return false;
+        }
+        anticache.queue.push_front(block_id);
+        anticache.again = true;
+        true
     }
 
     /// Room for the tuples of a block that are wanted; for all of them if they `may_be` merged, but then nobody else gives up anything for it.
@@ -351,6 +393,28 @@ impl Partition {
 }
 
 impl AntiCache {
+    /// What of a block is to be read, where not all of it is.
+    fn part_to_read(&self, block_id: u32, tables: &[Table]) -> Option<Range<usize>> {
+        let may_be_part = self.fetch_unit == FetchUnit::Sectors && !self.merges_whole(self.blocks.get(block_id));
+        may_be_part.then(|| self.wanted_part(block_id, tables)).flatten()
+    }
+
+    /// The sectors of a block from the first to the last tuple that is wanted of it; a tuple's length is not known before it was read.
+    fn wanted_part(&self, block_id: u32, tables: &[Table]) -> Option<Range<usize>> {
+        let fetch = self.fetches.get(&block_id)?;
+        let table = &tables[usize::from(fetch.table)];
+        let is_here = |entry: EvictedId| {
+            let evicted = table.evicted();
+            let here = evicted.is_live(entry).then(|| evicted.location(entry))?;
+            (here.block_id == block_id).then_some(here.offset as usize)
+        };
+        let offsets = || fetch.wanted.iter().filter_map(|&(entry, _)| is_here(entry));
+        let (first, last) = (offsets().min()?, offsets().max()?);
+        let longest = TUPLE_PREFIX_BYTES + table.def().max_serialized_bytes();
+        let end = (last + longest).next_multiple_of(DIRECT_IO_ALIGN_BYTES).min(self.blocks.block_bytes());
+        Some(first / DIRECT_IO_ALIGN_BYTES * DIRECT_IO_ALIGN_BYTES..end)
+    }
+
     /// Whether a fetch merges every tuple: block-merge always; tuple-merge when the holes found have passed the threshold, unless they are
     /// compacted in the background.
     fn merges_whole(&self, state: &BlockState) -> bool {
@@ -370,13 +434,12 @@ pub fn merge(
     table: &mut Table,
     meter: &mut MemoryMeter,
     counters: &mut Counters,
-    state: &BlockState,
-    bytes: &[u8],
+    view: BlockView<'_>,
+    block_id: u32,
     wanted: &[EvictedId],
     whole: bool,
 ) -> Result<Merged, BlockError> {
     let started = Instant::now();
-    let view = BlockView::open(state.identity, bytes)?;
     let mut merged = Merged::default();
     // A whole block is checked before anything of it is merged. Where an unwanted tuple is damaged, the wanted ones may still be had.
     let tuples = if whole { view.all().collect::<Result<Vec<_>, _>>() } else { Ok(Vec::new()) };
@@ -384,7 +447,7 @@ pub fn merge(
         Ok(tuples) if whole => {
             // Backwards, because each goes to the cold end: the coldest tuple of the block is put there last.
             for tuple in tuples.into_iter().rev() {
-                let here = Location { block_id: state.identity.block_id, offset: tuple.offset };
+                let here = Location { block_id, offset: tuple.offset };
                 let is_here = table.evicted().is_live(tuple.entry) && table.evicted().location(tuple.entry) == here;
                 if is_here && !merged.is_short {
                     merged.bring_back(table, meter, tuple, wanted.binary_search(&tuple.entry).is_ok());
@@ -394,7 +457,6 @@ pub fn merge(
         checked => {
             counters.block_errors += u64::from(checked.is_err());
             // Those merged before room ran out are not here any more.
-            let block_id = state.identity.block_id;
             let is_here = |entry: &EvictedId| {
                 table.evicted().is_live(*entry) && table.evicted().location(*entry).block_id == block_id
             };

@@ -1,11 +1,12 @@
 //! Anti-caching (paper §3): what is cold goes to disk in blocks, and comes back when a transaction asks for it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::catalog::TableId;
-use crate::config::{Compaction, Config, Merge};
+use crate::config::{Compaction, Config, FetchUnit, Merge};
 use crate::error::StartError;
 use crate::io::files::Files;
 use crate::io::{AlignedBuf, aligned_buf};
@@ -81,6 +82,8 @@ pub(crate) struct Fetch {
     /// What each transaction that waits for it wants of it.
     pub(crate) wanted: Vec<(EvictedId, WaitingId)>,
     pub(crate) waiters: Vec<WaitingId>,
+    /// Which bytes of the block were asked for, where that is not all of it.
+    part: Option<Range<usize>>,
     /// Groups of the log that had been written when it first had to wait for memory.
     waits_since: Option<u64>,
 }
@@ -120,6 +123,7 @@ pub(crate) struct AntiCache {
     /// Tuples merged since the last turn.
     merged: u32,
     merge: Merge,
+    fetch_unit: FetchUnit,
     /// Share of holes above which tuple-merge brings back a whole block.
     hole_threshold: f64,
     /// Background compaction, where it is configured.
@@ -179,6 +183,7 @@ impl AntiCache {
             again: false,
             merged: 0,
             merge: config.merge,
+            fetch_unit: config.fetch,
             hole_threshold: config.hole_threshold,
             compactor: (config.compaction == Compaction::Background).then(Compactor::default),
             fetches: HashMap::new(),
@@ -193,6 +198,15 @@ impl AntiCache {
             write_problem: None,
             scratch: Vec::new(),
         }
+    }
+
+    /// What [`Partition::change_settings`](crate::partition::Partition::change_settings) means here. An eviction under way ends as it began.
+    pub(crate) fn change_settings(&mut self, config: &Config) {
+        self.blocks_per_eviction = config.blocks_per_eviction();
+        self.reserved_for_eviction = 2 * self.blocks_per_eviction;
+        self.check_interval = Duration::from_micros(config.eviction_check_interval_us);
+        self.next_check = Instant::now();
+        (self.merge, self.fetch_unit, self.hole_threshold) = (config.merge, config.fetch, config.hole_threshold);
     }
 
     /// Lets no block made from now on have this creation time or an earlier one.

@@ -97,14 +97,17 @@ impl KernelRing {
         };
         let descriptor = types::Fd(descriptor.as_raw_fd());
         let id = self.free.pop().expect("room in the ring");
-        let iovecs: Vec<_> = buffers
-            .iter_mut()
-            .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() })
-            .collect();
-        let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
+        let part = |buffer: &mut AlignedBuf| match request {
+            Request::Read { at, bytes, .. } => {
+                libc::iovec { iov_base: buffer[at..][..bytes].as_mut_ptr().cast(), iov_len: bytes }
+            }
+            _ => libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() },
+        };
+        let iovecs: Vec<_> = buffers.iter_mut().map(part).collect();
+        let bytes = iovecs.iter().map(|part| part.iov_len).sum();
         let (first, count) = (iovecs.as_ptr(), iovecs.len() as u32);
         let entry = match request {
-            Request::Read { offset } => opcode::Readv::new(descriptor, first, count).offset(offset).build(),
+            Request::Read { offset, .. } => opcode::Readv::new(descriptor, first, count).offset(offset).build(),
             Request::Write { offset, durable } => {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 opcode::Writev::new(descriptor, first, count).offset(offset).rw_flags(flags).build()

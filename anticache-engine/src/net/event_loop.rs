@@ -17,10 +17,11 @@ use rustix::event::epoll;
 use super::acceptor::Accepted;
 use super::admin;
 use super::frame::{
-    BadLength, FIRST_ADMIN_PROCEDURE, RequestHead, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status, parse_requests,
-    write_reply,
+    BadLength, FIRST_ADMIN_PROCEDURE, RequestHead, SETTINGS_PROCEDURE, SNAPSHOT_PROCEDURE, STATS_PROCEDURE, Status,
+    parse_requests, write_reply,
 };
 use super::keeper::KeeperPort;
+use crate::config::Config;
 use crate::io::files::DirectoryLock;
 use crate::partition::multi::Coordinator;
 use crate::partition::{Origin, Partition, ReplySink};
@@ -94,11 +95,25 @@ impl ReplySink for Outlets {
     }
 }
 
+/// What a server says about its configuration.
+fn settings(config: &Config) -> serde_json::Value {
+    let mut settings = serde_json::to_value(config).unwrap_or_default();
+    if let Some(object) = settings.as_object_mut() {
+        object.insert("alpha".into(), config.alpha().into());
+        object.insert("buffers_per_partition".into(), config.buffers_per_partition().into());
+        object.insert("blocks_per_eviction".into(), config.blocks_per_eviction().into());
+        object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+        object.insert("debug_build".into(), cfg!(debug_assertions).into());
+    }
+    settings
+}
+
 /// What all event loops have in common.
 #[derive(Clone)]
 pub(super) struct Common {
     pub(super) stopping: Arc<AtomicBool>,
-    pub(super) settings: serde_json::Value,
+    /// As it is now: some settings may change.
+    pub(super) config: Config,
     /// Held by each until it has ended: the keeper ends before the partitions have written everything.
     pub(super) _lock: Arc<DirectoryLock>,
 }
@@ -393,8 +408,16 @@ impl EventLoop {
 
     /// Answers a request to the partition itself, or has it answered later.
     fn administer(&mut self, connection: u32, epoch: u32, request: &RequestHead, input: &[u8]) {
-        let (status, payload) = match (request.procedure, &self.partition) {
+        let (status, payload) = match (request.procedure, &mut self.partition) {
             (STATS_PROCEDURE, _) => (Status::Committed, self.stats().into_bytes()),
+            (SETTINGS_PROCEDURE, Some(partition)) => match self.common.config.changed(request.params(input)) {
+                Ok(config) => {
+                    partition.change_settings(&config);
+                    self.common.config = config;
+                    (Status::Committed, Vec::new())
+                }
+                Err(problem) => (Status::Aborted, problem.into_bytes()),
+            },
             (SNAPSHOT_PROCEDURE, _) => {
                 let origin = Origin { connection, epoch, token: request.token };
                 return self.keeper.want(self.id, origin);
@@ -409,7 +432,7 @@ impl EventLoop {
         let mut stats = self.partition.as_ref().map(|partition| partition.stats()).unwrap_or_default();
         let refused = self.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
         stats.insert("refused_connections".to_owned(), refused.into());
-        stats.insert("settings".to_owned(), self.common.settings.clone());
+        stats.insert("settings".to_owned(), settings(&self.common.config));
         serde_json::Value::Object(stats).to_string()
     }
 

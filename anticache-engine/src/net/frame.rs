@@ -42,6 +42,8 @@ pub const DESCRIBE_PROCEDURE: u16 = 0xFFFD;
 pub const SCAN_PROCEDURE: u16 = 0xFFFC;
 /// Takes a snapshot of all partitions; the reply comes when it is durable, `{"generation": n}`.
 pub const SNAPSHOT_PROCEDURE: u16 = 0xFFFB;
+/// Changes settings of the partition; parameters: a JSON object with some of [`crate::config::LIVE_SETTINGS`].
+pub const SETTINGS_PROCEDURE: u16 = 0xFFFA;
 /// Partition number of a hello that only asks.
 pub const ANY_PARTITION: u16 = u16::MAX;
 

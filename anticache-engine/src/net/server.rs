@@ -71,7 +71,7 @@ impl Server {
         let refused = Arc::new(AtomicU64::new(0));
         let site = Site { files, config, catalog: &catalog, schema: &schema, procedures: &procedures };
         let Opened { keeper, coordinator, partitions } = site.open()?;
-        let common = Common { stopping: Arc::clone(&stopping), settings: settings(config), _lock: keeper.lock() };
+        let common = Common { stopping: Arc::clone(&stopping), config: config.clone(), _lock: keeper.lock() };
         let (to_keeper, inbox) = channel();
         let (mut wakers, mut handles, mut loops, mut tellers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (id, partition) in partitions.into_iter().enumerate() {
@@ -180,16 +180,4 @@ fn bind_to(cpu: usize) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
-}
-
-fn settings(config: &Config) -> serde_json::Value {
-    let mut settings = serde_json::to_value(config).unwrap_or_default();
-    if let Some(object) = settings.as_object_mut() {
-        object.insert("alpha".into(), config.alpha().into());
-        object.insert("buffers_per_partition".into(), config.buffers_per_partition().into());
-        object.insert("blocks_per_eviction".into(), config.blocks_per_eviction().into());
-        object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
-        object.insert("debug_build".into(), cfg!(debug_assertions).into());
-    }
-    settings
 }

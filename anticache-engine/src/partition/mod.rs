@@ -88,6 +88,9 @@ struct Invocation<'params> {
     age: Age,
 }
 
+/// From this α on the chain's neighbours of a tuple are prefetched with it.
+const CHAIN_OFTEN: f64 = 0.25;
+
 /// Chooses the transactions that update the LRU chain: each with probability α, by a seeded xorshift generator.
 #[derive(Debug)]
 struct Sampler {
@@ -97,9 +100,12 @@ struct Sampler {
 
 impl Sampler {
     fn new(alpha: f64, seed: u64) -> Self {
-        // 2^32 · α, so that α = 1 is "always" and α = 0 "never" exactly.
-        let threshold = (alpha * (1u64 << 32) as f64) as u64;
-        Self { state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, threshold }
+        Self { state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, threshold: Self::threshold(alpha) }
+    }
+
+    /// 2^32 · α, so that α = 1 is "always" and α = 0 "never" exactly.
+    fn threshold(alpha: f64) -> u64 {
+        (alpha * (1u64 << 32) as f64) as u64
     }
 
     #[inline]
@@ -251,7 +257,7 @@ impl Partition {
             undo: UndoLog::default(),
             footprint: Footprint::default(),
             sampler: Sampler::new(config.alpha(), config.seed ^ u64::from(id) << 32),
-            updates_chain_often: config.alpha() >= 0.25,
+            updates_chain_often: config.alpha() >= CHAIN_OFTEN,
             ring,
             completions: Vec::new(),
             anticache,
@@ -280,6 +286,15 @@ impl Partition {
             link: None,
             peer_reply: Vec::new(),
         })
+    }
+
+    /// Goes on with other [`crate::config::LIVE_SETTINGS`]; the configuration is otherwise the one that it was made with.
+    pub fn change_settings(&mut self, config: &Config) {
+        self.sampler.threshold = Sampler::threshold(config.alpha());
+        self.updates_chain_often = config.alpha() >= CHAIN_OFTEN;
+        if let Some(anticache) = &mut self.anticache {
+            anticache.change_settings(config);
+        }
     }
 
     pub(crate) fn set_log(&mut self, config: &Config, log: CommandLog) {

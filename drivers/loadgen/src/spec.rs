@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anticache_engine::catalog::Catalog;
 use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
 
 use crate::cpus::CpuList;
 use crate::tpcc::TpccSpec;
@@ -135,6 +136,7 @@ struct SpecFile {
     #[serde(default = "default_loading_threads")]
     loading_threads: u32,
     schema: Option<PathBuf>,
+    engine_settings: Option<Map<String, Value>>,
 }
 
 fn default_loading_threads() -> u32 {
@@ -172,6 +174,8 @@ pub struct Spec {
     pub loading_threads: u32,
     /// DDL file of the benchmark's tables; needed by `load`.
     pub schema: Option<PathBuf>,
+    /// Settings that a running engine is given before `run` connects its terminals (`anticache_engine::config::LIVE_SETTINGS`).
+    pub engine_settings: Option<Map<String, Value>>,
 }
 
 impl Spec {
@@ -252,6 +256,10 @@ impl SpecFile {
             return Err(Problem::new("system", &self.system, "unknown system", allowed));
         };
         check_endpoint(&self.endpoint, adapter, &self.system)?;
+        if self.engine_settings.is_some() && adapter != Adapter::Anticache {
+            let problem = format!("system {} is not the engine", self.system);
+            return Err(Problem::new("engine_settings", "present", problem, "absent"));
+        }
         let benchmark = self.benchmark()?;
         in_range("terminals", self.terminals, 1, 4096)?;
         in_range("loading_threads", self.loading_threads, 1, 256)?;
@@ -274,6 +282,7 @@ impl SpecFile {
             mysql_transaction: self.mysql_transaction,
             loading_threads: self.loading_threads,
             schema: self.schema,
+            engine_settings: self.engine_settings,
         })
     }
 }

@@ -172,6 +172,15 @@ pub trait System: Send + Sync {
     /// Counters of all servers, to be read before and after a measurement.
     fn counters(&self) -> Result<ByServer, SystemError>;
 
+    /// Changes settings of a running server. Only the engine has such.
+    ///
+    /// # Errors
+    /// [`SystemError::Data`] with the server's reason.
+    fn change_settings(&self, changes: &Map<String, Value>) -> Result<(), SystemError> {
+        let keys: Vec<&str> = changes.keys().map(String::as_str).collect();
+        Err(SystemError::Data(format!("{} cannot be changed while the system runs", keys.join(", "))))
+    }
+
     /// Settings as the servers themselves report them.
     fn settings(&self) -> Result<ByServer, SystemError>;
 

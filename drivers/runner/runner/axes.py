@@ -10,12 +10,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from runner import engine
 from runner.systems import SYSTEMS, System
 from runner.yamlfile import Strict
 
 BenchmarkName = Literal["ycsb", "tpcc"]
 Skew = Annotated[float, Field(ge=0.5, le=1.5)]
 Ratio = Annotated[float, Field(gt=0, le=1024)]
+BlockFactor = Annotated[float, Field(gt=0, le=64)]
+TupleBytes = Annotated[int, Field(ge=16, le=1 << 20)]
+KeyOrder = Literal["clustered", "scattered"]
 RATIOS = "numbers above 0 and up to 1024 (data bytes / memory for them), e.g. [1, 2, 4, 8]"
 
 
@@ -34,6 +38,32 @@ class Grid(Strict):
     )
     system: list[System] | None = Field(
         default=None, min_length=1, description=f"names of systems, at least one of {', '.join(SYSTEMS)}"
+    )
+    merge: list[engine.MergeName] | None = Field(default=None, min_length=1, description="tuple, block")
+    block_factor: list[BlockFactor] | None = Field(
+        default=None,
+        min_length=1,
+        description="numbers above 0 and up to 64: times the scale's eviction_block_bytes, e.g. [1, 2, 4]",
+    )
+    tuple_bytes: list[TupleBytes] | None = Field(
+        default=None, min_length=1, description="integers, keys of ycsb.tuples, e.g. [128, 1024]"
+    )
+    lru_sample_rate: list[engine.Alpha] | None = Field(
+        default=None, min_length=1, description="numbers above 0 and up to 1 (alpha of anticache-alru), e.g. [1, 0.01]"
+    )
+    hole_threshold: list[engine.Threshold] | None = Field(
+        default=None, min_length=1, description="numbers above 0 and up to 1 (share of holes), e.g. [0.25, 0.5]"
+    )
+    eviction_check_interval_us: list[engine.IntervalUs] | None = Field(
+        default=None, min_length=1, description="integers from 0 to 60000000 (0 = after every batch)"
+    )
+    eviction_blocks: list[engine.Blocks] | None = Field(
+        default=None, min_length=1, description="integers from 0 to 31 (blocks of an eviction; 0 = derived)"
+    )
+    fetch: list[engine.FetchName] | None = Field(default=None, min_length=1, description="block, sectors")
+    key_order: list[KeyOrder] | None = Field(default=None, min_length=1, description="clustered, scattered")
+    disk_profile: list[str] | None = Field(
+        default=None, min_length=1, description="names of emulated disks, e.g. [hdd-7200, nvme]"
     )
 
     def values(self, axis: str) -> list[Any]:
@@ -56,6 +86,15 @@ class Axis:
     """Whether another value needs another deployment."""
     only_of: str = ""
     """The benchmark that it belongs to; empty: it applies to all."""
+    optional: bool = False
+    """Whether a grid may leave it out: every cell then has what the experiment, the scale or the call says."""
+    of_engine: bool = False
+    """Whether only a system that evicts has it."""
+
+    @property
+    def live(self) -> bool:
+        """Whether the engine can change it while it runs."""
+        return self.name in engine.LIVE
 
 
 AXES = (
@@ -64,12 +103,24 @@ AXES = (
     Axis("mix", only_of="ycsb"),
     Axis("skew", "s={}", only_of="ycsb"),
     Axis("data_memory_ratio", "{}x", deploys=True),
+    Axis("tuple_bytes", "{} B", deploys=True, only_of="ycsb", optional=True),
+    Axis("key_order", deploys=True, only_of="ycsb", optional=True),
+    Axis("disk_profile", deploys=True, optional=True),
+    Axis("block_factor", "blocks x{}", deploys=True, optional=True, of_engine=True),
+    Axis("merge", "{}-merge", optional=True, of_engine=True),
+    Axis("fetch", "fetch {}", optional=True, of_engine=True),
+    Axis("lru_sample_rate", "alpha={}", optional=True, of_engine=True),
+    Axis("hole_threshold", "holes {}", optional=True, of_engine=True),
+    Axis("eviction_check_interval_us", "check {} us", optional=True, of_engine=True),
+    Axis("eviction_blocks", "evict {}", optional=True, of_engine=True),
 )
 NAMES = tuple(axis.name for axis in AXES)
 
 
 def written(value: Any) -> str:
     """Write a coordinate: numbers without needless digits."""
+    if isinstance(value, int):
+        return str(value)
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
@@ -82,6 +133,16 @@ class Cell:
     skew: float | None = None
     data_memory_ratio: float = 1.0
     benchmark: str | None = None
+    tuple_bytes: int | None = None
+    key_order: str | None = None
+    disk_profile: str | None = None
+    block_factor: float | None = None
+    merge: str | None = None
+    fetch: str | None = None
+    lru_sample_rate: float | None = None
+    hole_threshold: float | None = None
+    eviction_check_interval_us: int | None = None
+    eviction_blocks: int | None = None
 
     def coordinates(self) -> dict[str, Any]:
         """Return the cell's axes with their values."""
@@ -93,6 +154,11 @@ class Cell:
         found = self.coordinates()
         return " ".join(axis.shown.format(written(found[axis.name])) for axis in AXES if axis.name in found)
 
-    def without_system(self) -> dict[str, Any]:
-        """Return the cell's other coordinates: what all systems have in common."""
-        return {name: value for name, value in self.coordinates().items() if name != "system"}
+    def operations(self) -> dict[str, Any]:
+        """Return the coordinates that decide which operations the terminals draw: not what is compared."""
+        settings = {"system", *(axis.name for axis in AXES if axis.optional)}
+        return {name: value for name, value in self.coordinates().items() if name not in settings}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the cell's own settings of the engine, those that it can change while it runs."""
+        return {name: value for name, value in self.coordinates().items() if name in engine.LIVE}

@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 import pandera.pandas as pa
 
-from runner import consistency, evictions
+from runner import consistency, engine, evictions
 from runner.errors import RunError
 from runner.files import read_json
 from runner.plan import digest
 from runner.store import Run
+from runner.systems import EVICTING
 
 STATUSES = ("ok", "invalid", "failed", "planned")
 """`invalid`: measured, but not to be trusted (the terminals were saturated, a read was wrong); `planned`: not run."""
@@ -33,6 +34,14 @@ def _number(**kwargs: Any) -> pa.Column:
 def _flag(**kwargs: Any) -> pa.Column:
     return pa.Column("boolean", nullable=True, coerce=True, **kwargs)
 
+
+HIT_QUALITY = (
+    "restarted_share",
+    "fetched_blocks_per_1000_txn",
+    "fetched_bytes_per_txn",
+    "evicted_blocks_per_1000_txn",
+)
+"""How well the engine's memory holds what is wanted, from its counters over the measured interval."""
 
 MEASURED = (
     "throughput_txn_s",
@@ -63,6 +72,7 @@ MEASURED = (
     "throughput_variation",
     "evictions_per_s",
     "throughput_share_at_evictions",
+    *HIT_QUALITY,
 )
 """The columns that hold a measurement: a failed trial has none, whatever loadgen had counted until then."""
 
@@ -123,11 +133,16 @@ SCHEMA = pa.DataFrameSchema(
         "throughput_variation": _number(),
         "evictions_per_s": _number(),
         "throughput_share_at_evictions": _number(),
+        "restarted_share": _number(),  # restarts of transactions that met evicted tuples / committed transactions
+        "fetched_blocks_per_1000_txn": _number(),
+        "fetched_bytes_per_txn": _number(),
+        "evicted_blocks_per_1000_txn": _number(),
         # under which settings
         "records": _integer(),
         "fields": _integer(),
         "field_bytes": _integer(),
         "key_order": _text(),
+        "tuple_bytes": _integer(),  # empty: not what is compared
         "warehouses": _integer(),
         "items": _integer(),
         "customers_per_district": _integer(),
@@ -143,8 +158,14 @@ SCHEMA = pa.DataFrameSchema(
         "memcached_bytes": _integer(),
         "mysql_redo_log_bytes": _integer(),
         "eviction_block_bytes": _integer(),
+        "block_factor": _number(),  # times the scale's block, where sizes are compared
         "merge": _text(),
+        "fetch": _text(),
         "hole_threshold": _number(),
+        "lru_sample_rate": _number(),
+        "eviction_check_interval_us": _integer(),
+        "eviction_blocks": _integer(),
+        "settings_changed": _text(),  # in the running server, with what the trial before left; empty: at its start
         "disk_profile": _text(),
         "disk_region_bytes": _integer(),
         "disk_operations": _integer(),
@@ -209,14 +230,21 @@ def write(table: pd.DataFrame, directory: Path) -> None:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """Read a ``trials.csv`` with the types of the table, checked again; empty texts stay texts."""
-    table = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str))
-    table[TEXTS] = table[TEXTS].fillna("")
-    return SCHEMA.validate(table)
+    return SCHEMA.validate(_completed(pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str))))
 
 
 def read(directory: Path) -> pd.DataFrame:
     """Read a table that `write` left, checked again."""
-    return SCHEMA.validate(pd.read_parquet(directory / "trials.parquet"))
+    return SCHEMA.validate(_completed(pd.read_parquet(directory / "trials.parquet")))
+
+
+def _completed(table: pd.DataFrame) -> pd.DataFrame:
+    """Add the columns that an older table lacks, empty; one with strangers stays as it is."""
+    if not set(table.columns) <= set(COLUMNS):
+        return table
+    table = table.reindex(columns=list(COLUMNS))
+    table[TEXTS] = table[TEXTS].fillna("")
+    return table
 
 
 def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
@@ -259,12 +287,13 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         "db_node": environment.get("hosts", {}).get("dbms", ""),
         "client_node": environment.get("hosts", {}).get("clients", ""),
         **_WITHOUT_TEXT,
-        **stored["cell"],
         **_workload(spec[spec["benchmark"]]),
         **(_measured(result, environment) if result["status"] not in ("failed", "planned") else {}),
         **(_course(directory, result) if result["status"] not in ("failed", "planned") else {}),
+        **(_hit_quality(result) if result["status"] not in ("failed", "planned") else {}),
         **(_tpcc(directory, result, deployment["values"]["data"]) if _checked(result, spec) else {}),
-        **_settings(deployment["values"]),
+        **_settings(deployment["values"], spec),
+        **stored["cell"],
         "memory_limit_bytes": environment.get("control_group", {}).get("limit_bytes"),
     }
 
@@ -289,7 +318,7 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
-_WITHOUT_TEXT = {"mix": "", "key_order": "", "access": "", "consistency": ""}
+_WITHOUT_TEXT = dict.fromkeys(("mix", "key_order", "access", "consistency", "fetch", "settings_changed"), "")
 """Texts that not every benchmark has; an absent number is empty by itself."""
 
 
@@ -354,8 +383,21 @@ def _disk(stats: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _settings(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a deployment's settings; those that the system does not have stay empty."""
+def _hit_quality(result: dict[str, Any]) -> dict[str, float | None]:
+    """Return how often what was wanted lay on disk; nothing for a system that does not count it."""
+    before, after = (result.get(name, {}).get("anticached", {}) for name in ("counters_before", "counters_after"))
+    names = ("committed", "restarted", "fetched_blocks", "fetched_bytes", "evicted_blocks")
+    if any(name not in counters for name in names for counters in (before, after)):
+        return {}
+    committed, restarted, blocks, read_bytes, evicted = (after[name] - before[name] for name in names)
+    if committed <= 0:
+        return {}
+    figures = (restarted, 1000 * blocks, read_bytes, 1000 * evicted)
+    return {name: figure / committed for name, figure in zip(HIT_QUALITY, figures, strict=True)}
+
+
+def _settings(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a deployment and of a trial on it; those that the system does not have stay empty."""
     names = ("memory_budget_bytes", "durability", "server_cpus")
     settings = {name: values[name] for name in names} | {"merge": ""}
     settings["disk_region_bytes"] = values["disk"]["region_bytes"] or None
@@ -364,8 +406,14 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
         settings |= {n: values[n] for n in ("mysql_buffer_pool_bytes", "memcached_bytes", "mysql_redo_log_bytes")}
         return settings
     settings["partitions"] = values["partitions"]
-    if values["system"] != "anticache-off":
-        settings |= {n: values["engine"][n] for n in ("eviction_block_bytes", "merge", "hole_threshold")}
+    if values["system"] in EVICTING:
+        settings["eviction_block_bytes"] = values["engine"]["eviction_block_bytes"]
+        own = {name: value for name, value in values["engine"].items() if name in engine.LIVE}
+        changed = spec.get("engine_settings", {})
+        deployed = engine.live_settings(engine.Engine(**own), values["system"])
+        different = {name: value for name, value in changed.items() if value != deployed[name]}
+        settings |= deployed | changed
+        settings["settings_changed"] = "; ".join(f"{name} = {value}" for name, value in different.items())
     return settings
 
 

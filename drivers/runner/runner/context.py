@@ -6,17 +6,18 @@ from pathlib import Path
 
 from runner import machine
 from runner.errors import InputError
+from runner.files import ROOT
 from runner.hosts import Host
+from runner.workload import experiments_in
 from runner.yamlfile import nearest
 
-ROOT = Path(__file__).resolve().parents[3]
 WORKLOADS = ROOT / "workloads"
 NOTEBOOKS = ROOT / "notebooks"
 
 
 def experiments(text: str) -> list[str]:
     """Split a list of experiments; raises InputError when one has no workload file."""
-    present = sorted(p.stem for p in WORKLOADS.glob("fig*.yml"))
+    present = experiments_in(WORKLOADS)
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise InputError(f"no experiment given; present: {', '.join(present)}")

@@ -24,12 +24,19 @@ NONE = "none"
 LATE_SHARE_LIMIT = 0.05
 """Above this share of operations that ended over 1 ms late, a trial measured this machine's timers and not the disk.
 Timers of virtual machines alone can be that late once in fifty times; operations take about ten times as long."""
+UNLIKE_MODEL = "disk_unlike_model"
+"""The flag of a trial on an emulated disk that this machine cannot serve as its profile says: a remark."""
 SELF_TEST_TRIES = 3
 SELF_TEST_LIMIT_S = 180.0
 COMMAND_LIMIT_S = 130.0  # a change of mode writes what the emulated drive has cached; its own limit is 120 s
 
 Run = Callable[[list[str], float], str]
 """Runs a command on the DB node within so many seconds and returns what it printed; raises RunError."""
+
+
+def is_emulated(profile: str) -> bool:
+    """Tell whether drivers/spindle serves a disk of this name."""
+    return profile != NONE and not profile.startswith("/dev/")
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Disk:
     @property
     def emulated(self) -> bool:
         """Whether drivers/spindle serves it."""
-        return self.profile != NONE and not self.profile.startswith("/dev/")
+        return is_emulated(self.profile)
 
     def values(self, region_bytes: int) -> dict[str, Any]:
         """Return the deployment file's ``disk``: the region is the emulated disk's size, 0 for another disk."""
@@ -80,9 +87,9 @@ class Observed:
 class Control:
     """Talks to the disk of one DB node."""
 
-    def __init__(self, disk: Disk, run: Run, program: str, directory: str) -> None:
+    def __init__(self, profile: str, run: Run, program: str, directory: str) -> None:
         """Prepare to ask the disk in `directory` of the node through its program."""
-        self.disk = disk
+        self.profile = profile
         self._run, self._program, self._directory = run, program, directory
 
     def _ask(self, verb: str, *arguments: str, limit_s: float = COMMAND_LIMIT_S) -> str:
@@ -94,30 +101,32 @@ class Control:
         Returns ``{name, measured, model, ratio, unit, tolerance, ok}`` of each test. Tried again a few times: a machine
         that is busy for a moment makes the disk late.
         """
-        if not self.disk.emulated:
+        if not is_emulated(self.profile):
             return []
-        place = f"{self._directory}-self-test"
-        wrong = ""
         for _ in range(SELF_TEST_TRIES):
-            try:
-                tests = self._test_scratch(place, region_bytes)
-            finally:
-                # A self-test that was killed leaves its scratch disk mounted.
-                each = f'for d in "{place}"/selftest-*; do [ ! -e "$d" ] || "{self._program}" unmount "$d"; done'
-                self._run(["sh", "-c", f'{each}; rm -rf "{place}"'], COMMAND_LIMIT_S)
-            outside = [test for test in tests if not test["ok"]]
-            if not outside:
+            tests = self.try_out(region_bytes)
+            wrong = outside(tests)
+            if not wrong:
                 return tests
-            wrong = ", ".join(f"{t['name']}: {t['measured']:.4g} {t['unit']}, not {t['model']:.4g}" for t in outside)
         raise RunError(
-            f"the emulated disk {self.disk.profile} does not keep to its model on this machine, tried {SELF_TEST_TRIES}"
+            f"the emulated disk {self.profile} does not keep to its model on this machine, tried {SELF_TEST_TRIES}"
             f" times: {wrong}. Stop what else runs there, or measure with DISK=none"
         )
+
+    def try_out(self, region_bytes: int) -> list[dict[str, Any]]:
+        """Run the self-test once, whatever it finds."""
+        place = f"{self._directory}-self-test"
+        try:
+            return self._test_scratch(place, region_bytes)
+        finally:
+            # A self-test that was killed leaves its scratch disk mounted.
+            each = f'for d in "{place}"/selftest-*; do [ ! -e "$d" ] || "{self._program}" unmount "$d"; done'
+            self._run(["sh", "-c", f'{each}; rm -rf "{place}"'], COMMAND_LIMIT_S)
 
     def _test_scratch(self, place: str, region_bytes: int) -> list[dict[str, Any]]:
         """Run the self-test; raises RunError when it leaves no results: then there is no such disk on this machine."""
         results = f"{place}/results.json"
-        size = ["--region-bytes", str(region_bytes), "--profile", self.disk.profile]
+        size = ["--region-bytes", str(region_bytes), "--profile", self.profile]
         self._run([self._program, "create", place, *size], COMMAND_LIMIT_S)
         said = ""
         try:
@@ -127,13 +136,13 @@ class Control:
         try:
             return list(json.loads(self._run(["cat", results], COMMAND_LIMIT_S)))
         except (RunError, ValueError):
-            raise RunError(f"no emulated disk {self.disk.profile}: {said}; or measure with DISK=none") from None
+            raise RunError(f"no emulated disk {self.profile}: {said}; or measure with DISK=none") from None
 
     @contextmanager
     def measuring(self) -> Iterator[Observed]:
         """Let the disk have its service times meanwhile; `stats` of what is yielded is filled in at the end."""
         observed = Observed()
-        if not self.disk.emulated:
+        if not is_emulated(self.profile):
             yield observed
             return
         try:
@@ -153,10 +162,28 @@ def service_times(tests: list[dict[str, Any]]) -> dict[str, float]:
     return {test["name"]: test["measured"] for test in tests if test.get("tolerance")}
 
 
-def judge(result: dict[str, Any], stats: dict[str, Any]) -> dict[str, Any]:
-    """Make a result invalid, flagged ``disk_late``, when the disk was not as its profile says; a failed one stays."""
+def outside(tests: list[dict[str, Any]]) -> str:
+    """Say which figures of a self-test are not the model's; empty when all are."""
+    wrong = [test for test in tests if not test["ok"]]
+    return ", ".join(f"{t['name']}: {t['measured']:.4g} {t['unit']}, not {_model(t)}" for t in wrong)
+
+
+def _model(test: dict[str, Any]) -> str:
+    return "known" if test["model"] is None else f"{test['model']:.4g}"
+
+
+def judge(result: dict[str, Any], stats: dict[str, Any], tests: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make a result invalid, flagged ``disk_late``, when the disk was not as its profile says; a failed one stays.
+
+    One that already failed its self-test makes the result flagged ``disk_unlike_model`` whatever the trial saw of it.
+    """
+    if result["status"] == "failed":
+        return result
+    if unlike := outside(tests):
+        reason = "; ".join(filter(None, [result.get("reason", ""), f"the disk failed its self-test: {unlike}"]))
+        result = {**result, "reason": reason, "flags": [*result.get("flags", []), UNLIKE_MODEL]}
     wrong = problem(stats)
-    if not wrong or result["status"] == "failed":
+    if not wrong:
         return result
     reason = "; ".join(filter(None, [result.get("reason", ""), wrong]))
     return {**result, "status": "invalid", "reason": reason, "flags": [*result.get("flags", []), "disk_late"]}

@@ -8,6 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[3]
+"""The checkout."""
+
 
 def write_text(path: Path, text: str) -> None:
     """Replace `path` by `text` atomically: temporary name, sync, rename."""

@@ -65,21 +65,34 @@ class LaneWorker:
         self._up: Path | None = None  # the newest deployment's directory while its servers may run
         self._previous = ""
         self._client_cache: driver.Client | None = None
-        self._disk_cache: disk.Control | None = None
-        self._disk_tests: list[dict[str, Any]] = []
+        self._disks: dict[str, disk.Control] = {}
+        self._disk_tests: dict[str, list[dict[str, Any]]] = {}
 
     def clean_slate(self) -> None:
         """Stop servers that an earlier, killed call left behind; raises DeployError when that fails."""
         self._play("stop", {}, self._run.path, cancellable=False)
 
     def test_disk(self) -> dict[str, float]:
-        """Hold the emulated disk against its model and return its figures; raises RunError when it differs."""
-        if self._tools.disk.emulated:
-            self._doing(f"self-test of the emulated disk {self._tools.disk.profile}")
-            region_bytes = max(d.values["disk"]["region_bytes"] for d in self._plan.deployments.values())
-            self._disk_tests = self._disk().self_test(region_bytes)
-            self._run.add_lanes({self.lane.name: {**self.lane.record(), "disk_self_test": self._disk_tests}})
-        return disk.service_times(self._disk_tests)
+        """Hold the emulated disks against their models and return the figures of the one that was asked for.
+
+        Raises RunError when that one differs. Another that only some cells name may: their trials are then flagged.
+        """
+        emulated = {d.values["disk"]["profile"]: d.values["disk"] for d in self._plan.deployments.values()}
+        asked = self._tools.disk.profile
+        for profile in (p for p in emulated if disk.is_emulated(p)):
+            self._doing(f"self-test of the emulated disk {profile}")
+            control, region_bytes = self._disk(profile), emulated[profile]["region_bytes"]
+            self._disk_tests[profile] = (
+                control.self_test(region_bytes) if profile == asked else control.try_out(region_bytes)
+            )
+            if wrong := disk.outside(self._disk_tests[profile]):
+                self._recorder.warn(
+                    f"the emulated disk {profile} is unlike its model here, its trials are flagged: {wrong}"
+                )
+        if self._disk_tests:
+            tests = {"disk_self_test": self._disk_tests.get(asked, []), "disk_self_tests": self._disk_tests}
+            self._run.add_lanes({self.lane.name: {**self.lane.record(), **tests}})
+        return disk.service_times(self._disk_tests.get(asked, []))
 
     def serve(self, batch: Batch) -> None:
         """Run the trials of a batch; deploy again after a server died.
@@ -135,7 +148,7 @@ class LaneWorker:
         if restore:
             self._keep_dataset(deployment, workload, cell, place)
         self._doing(f"deploying {deployment.label()}")
-        values = self._deployment_file(deployment, workload, "restore" if restore else "none")
+        values = self._deployment_file(deployment, workload, cell, "restore" if restore else "none")
         save(values, place)
         running = self._start(deployment, values, place)
         if not restore:
@@ -148,7 +161,7 @@ class LaneWorker:
 
     def _keep_dataset(self, deployment: Deployment, workload: Workload, cell: Cell, place: Path) -> None:
         """Load a data set once, check it, and keep the clean data directory with what its tables hold."""
-        section = workload.section(deployment.benchmark)
+        section = workload.section_of(cell)
         tables_file = self._datasets / f"{deployment.dataset}.tables.json"
         kept = self.lane.db.read_text(str(tables_file)) if section.alone else "{}"
         if kept is not None and deployment.dataset in self.lane.db.directories(self._datasets):
@@ -158,7 +171,7 @@ class LaneWorker:
         self._doing(f"loading {described} into MySQL, to be kept")
         cell = dataclasses.replace(cell, system="mysql")
         loading = make_deployment(workload, cell, self._tools.cpus, self._tools.disk, to_load=True)
-        values = self._deployment_file(loading, workload, "none")
+        values = self._deployment_file(loading, workload, cell, "none")
         self._play("reset", values, place)
         running = self._start(loading, values, place)
         self._loadgen("load", workload, cell, running)
@@ -184,8 +197,8 @@ class LaneWorker:
             known = self._run.add_tables(deployment.content, family(deployment.system), tables)
             consistency.refuse_differences(known, label)
 
-    def _deployment_file(self, deployment: Deployment, workload: Workload, action: str) -> dict[str, Any]:
-        return deployment_file(deployment, workload.schemas[deployment.benchmark], self._datasets.absolute(), action)
+    def _deployment_file(self, deployment: Deployment, workload: Workload, cell: Cell, action: str) -> dict[str, Any]:
+        return deployment_file(deployment, workload.schema_of(cell), self._datasets.absolute(), action)
 
     def _start(self, deployment: Deployment, values: dict[str, Any], place: Path) -> Running:
         self._up = place  # from here on something may run and has to be stopped
@@ -208,16 +221,16 @@ class LaneWorker:
             self._client_cache = driver.Client(self.lane.client, tools, program)
         return self._client_cache
 
-    def _schema(self, workload: Workload, running: Running) -> str:
+    def _schema(self, workload: Workload, cell: Cell) -> str:
         """Put the DDL on the client node and return its path there."""
-        path = workload.schemas[running.deployment.benchmark]
+        path = workload.schema_of(cell)
         return str(self.lane.client.place(path, self._client().tools))
 
     def _call(self, verb: str, workload: Workload, cell: Cell, running: Running, directory: Path) -> driver.Outcome:
         """Call loadgen for what takes as long as there are rows."""
         spec = loadgen_spec(workload, cell, workload.experiment.seed, self._tools.cpus)
-        spec |= {"endpoint": running.endpoint, "schema": self._schema(workload, running)}
-        section = workload.section(running.deployment.benchmark)
+        spec |= {"endpoint": running.endpoint, "schema": self._schema(workload, cell)}
+        section = workload.section_of(cell)
         rows = section.data(workload.values, running.deployment.data_memory_ratio).rows
         return driver.call(
             self._client(),
@@ -273,11 +286,12 @@ class LaneWorker:
         group = self._watch_memory(running).reset_peak()
         limit_s = trial.spec["warmup_s"] + trial.spec["measure_s"]
         limit_s += driver.TRIAL_SLACK_S + 0.5 * limit_s
-        with self._disk().measuring() as observed:
+        profile = running.deployment.values["disk"]["profile"]
+        with self._disk(profile).measuring() as observed:
             outcome = driver.call(
                 self._client(),
                 "run",
-                {**trial.spec, "endpoint": running.endpoint, "schema": self._schema(workload, running)},
+                {**trial.spec, "endpoint": running.endpoint, "schema": self._schema(workload, trial.cell)},
                 directory,
                 cancelled=self._interrupt,
                 limit_s=limit_s,
@@ -291,7 +305,7 @@ class LaneWorker:
             dead = running.servers.dead()
         if exceeded := group.exceeded(dead):
             result |= {"status": "failed", "reason": exceeded}
-        result = disk.judge(result, observed.stats)
+        result = disk.judge(result, observed.stats, self._disk_tests.get(profile, []))
         memory_of_trial = group.record()
         if workload.section(running.deployment.benchmark).alone and result["status"] != "failed":
             self._doing(f"checking {trial.cell.label()}")
@@ -299,14 +313,14 @@ class LaneWorker:
             dead = running.servers.dead()
             result = consistency.judge(result, checked, dead, directory)
         write_json(directory / "result.json", result)
-        environment = self._recorder.environment(self.lane, running.endpoint, result, started)
+        environment = self._recorder.environment(self.lane, running.endpoint, result, started, profile=profile)
         environment["load_average_before"] = load[db.name]
         environment["client_load_average_before"] = load[self.lane.client.name]
         environment["memory"] = {"processes": memory, "peak_not_reset": unreset}
         environment["control_group"] = memory_of_trial
         environment["disk"] = {
             **running.deployment.values["disk"],
-            "self_test": self._disk_tests,
+            "self_test": self._disk_tests.get(profile, []),
             "observed": observed.stats,
         }
         write_json(directory / "environment.json", environment)
@@ -315,17 +329,17 @@ class LaneWorker:
     def _watch_memory(self, running: Running) -> control_group.Watch:
         return control_group.Watch(running.endpoint, self.lane.db.read_text, self.lane.db.write_text)
 
-    def _disk(self) -> disk.Control:
-        """Put the emulated disk's program on the DB node, once."""
-        if self._disk_cache is None:
+    def _disk(self, profile: str) -> disk.Control:
+        """Put the emulated disk's program on the DB node, once for each profile."""
+        if profile not in self._disks:
             node, program = self.lane.nodes.db, ""
-            if self._tools.disk.emulated:
+            if disk.is_emulated(profile):
                 built = self._tools.root / disk.SPINDLE
                 if not built.is_file():
                     raise RunError(f"{built} is missing: build it with `make build`")
                 program = str(self.lane.db.place(built, node.node_tools))
-            self._disk_cache = disk.Control(self._tools.disk, self._as_root, program, str(node.disk_directory))
-        return self._disk_cache
+            self._disks[profile] = disk.Control(profile, self._as_root, program, str(node.disk_directory))
+        return self._disks[profile]
 
     def _let_disk_be_fast(self) -> None:
         """Take an emulated disk out of mode ``model``, where a trial that was cut off left it: servers stop on it."""

@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, product
 from typing import Any
 
 from runner.axes import AXES, NAMES, Cell, written
-from runner.disk import Disk
+from runner.disk import Disk, choose
+from runner.engine import live_settings
 from runner.errors import InputError
+from runner.files import ROOT
 from runner.machine import CpuSets
-from runner.systems import family
+from runner.systems import EVICTING, family
 from runner.workload import Workload
 from runner.yamlfile import nearest
 
@@ -88,13 +90,14 @@ class Plan:
         A benchmark whose trials leave their data changed has a deployment for each of them.
         """
 
-        def served(trial: Trial) -> tuple[str, str | int]:
-            deployment = self.deployments[trial.deployment]
-            alone = self.workload(trial.experiment).section(deployment.benchmark).alone
-            return trial.deployment, trial.hash if alone else trial.index
-
-        for (deployment, _), group in groupby(trials, key=served):
+        for (deployment, _), group in groupby(trials, key=self.served):
             yield self.deployments[deployment], list(group)
+
+    def served(self, trial: Trial) -> tuple[str, str | int]:
+        """Name the start that serves a trial: the same for those that one start can serve, if they are neighbours."""
+        deployment = self.deployments[trial.deployment]
+        alone = self.workload(trial.experiment).section(deployment.benchmark).alone
+        return trial.deployment, trial.hash if alone else trial.index
 
     def workload(self, experiment: str) -> Workload:
         """Return the workload of one of the plan's experiments."""
@@ -129,14 +132,23 @@ def make_plan(
     planned: list[Trial] = []
     for workload in chosen:
         count = trials if trials is not None else workload.values.trials
-        cells = [c for c in all_cells(workload) if _selected(c, selection)]
+        cells = [c for c in all_cells(workload) if _selected(c, selection) and _has_disk(c, disk)]
         for index in range(count):
             for deployment, on_it in _ordered(workload, cells, index, cpus, disk):
                 deployments[deployment.id] = deployment
                 planned += [_trial(workload, deployment, cell, index=index, cpus=cpus) for cell in on_it]
     if not planned:
-        raise InputError("the selection leaves no cell to run: widen SYSTEMS or --where")
-    return Plan(chosen[0].scale, chosen, tuple(planned), deployments)
+        raise InputError(
+            "the selection leaves no cell to run: widen SYSTEMS or --where"
+            + ("" if disk.emulated else f", or name an emulated DISK: {disk.profile} leaves out cells that name one")
+        )
+    plan = Plan(chosen[0].scale, chosen, tuple(planned), deployments)
+    return replace(plan, trials=_side_by_side(planned, plan))
+
+
+def _has_disk(cell: Cell, disk: Disk) -> bool:
+    """Whether a cell can run: cells that name a disk are left out where disks are not emulated."""
+    return cell.disk_profile is None or disk.emulated
 
 
 def all_cells(workload: Workload) -> list[Cell]:
@@ -156,26 +168,45 @@ def all_cells(workload: Workload) -> list[Cell]:
 
 
 def seed_of(workload: Workload, cell: Cell, index: int) -> int:
-    """Return the seed of a trial's operations (48 bits): the same for every system, another for every trial."""
-    text = digest({"seed": workload.experiment.seed, "cell": cell.without_system(), "trial": index})
+    """Return the seed of a trial's operations (48 bits): the same for every system and setting, another per trial."""
+    text = digest({"seed": workload.experiment.seed, "cell": cell.operations(), "trial": index})
     return int(text[:12], 16)
 
 
 def _ordered(
     workload: Workload, cells: list[Cell], index: int, cpus: CpuSets, disk: Disk
 ) -> Iterator[tuple[Deployment, list[Cell]]]:
-    systems = workload.grid.values("system")
-    turn = index % len(systems)
     deploying = [
-        axis.name for axis in AXES if axis.deploys and axis.name != "system" and workload.grid.values(axis.name)
+        axis
+        for axis in AXES
+        if axis.name != "system"
+        and workload.grid.values(axis.name)
+        and (axis.deploys or (axis.live and not workload.values.live_settings))
     ]
-    for place in product(*(workload.grid.values(name) for name in deploying)):
-        for system in systems[turn:] + systems[:turn]:
-            where = {"system": system, **dict(zip(deploying, place, strict=True))}
+    names = [axis.name for axis in deploying]
+    values = [
+        _turned(workload.grid.values(a.name), index) if a.optional else workload.grid.values(a.name) for a in deploying
+    ]
+    for place in product(*values):
+        for system in _turned(workload.grid.values("system"), index):
+            where = {"system": system, **dict(zip(names, place, strict=True))}
             on_it = [c for c in cells if all(getattr(c, name) == value for name, value in where.items())]
-            on_it.sort(key=lambda c: seed_of(workload, c, index))
+            on_it.sort(key=lambda c: (seed_of(workload, c, index), digest([c.settings(), index])))
             if on_it:
                 yield make_deployment(workload, on_it[0], cpus, disk), on_it
+
+
+def _turned(values: list[Any], index: int) -> list[Any]:
+    """Begin with another value in each trial: what comes first must not always be the same."""
+    turn = index % len(values)
+    return values[turn:] + values[:turn]
+
+
+def _side_by_side(trials: list[Trial], plan: Plan) -> tuple[Trial, ...]:
+    """Put trials that one start can serve where the first of them stands, also those of other experiments."""
+    served = {t.hash: plan.served(t) for t in trials}
+    first = {(t.index, served[t.hash]): place for place, t in reversed(list(enumerate(trials)))}
+    return tuple(sorted(trials, key=lambda t: first[t.index, served[t.hash]]))
 
 
 def whole(exact_bytes: float, step_bytes: int) -> int:
@@ -190,7 +221,10 @@ def make_deployment(workload: Workload, cell: Cell, cpus: CpuSets, disk: Disk, *
     """
     experiment, scale, system = workload.experiment, workload.values, cell.system
     benchmark = workload.benchmark_of(cell)
-    section = workload.section(benchmark)
+    section, usual_order = workload.section_of(cell), workload.section(benchmark).default_key_order
+    if cell.disk_profile is not None:
+        disk = choose(cell.disk_profile, ROOT)
+    settings = workload.engine_of(cell if not scale.live_settings else Cell(system))
     data = section.data(scale, cell.data_memory_ratio)
     exact = data.loading_bytes if to_load else section.budget_bytes(scale, cell.data_memory_ratio, system)
     budget_bytes = whole(exact, 2 * MIB)
@@ -211,15 +245,17 @@ def make_deployment(workload: Workload, cell: Cell, cpus: CpuSets, disk: Disk, *
         "mysql_query_cache_bytes": scale.mysql_query_cache_bytes,
         "engine": {
             "anticaching": system.removeprefix("anticache-") if family(system) == "anticache" else "off",
-            "eviction_block_bytes": scale.eviction_block_bytes,
-            **experiment.engine.model_dump(),
+            "eviction_block_bytes": round(scale.eviction_block_bytes * (cell.block_factor or 1)),
+            **settings.deployed(),
         },
+        # What is prewarmed is then in memory: another order needs another start.
+        **({"key_order": cell.key_order} if cell.key_order not in (None, usual_order) else {}),
         **({"data": data.recorded} if data.recorded else {}),
     }
     content = {
         "format": DATASET_FORMAT,
         "benchmark": benchmark,
-        "schema": workload.schema_digest(benchmark),
+        "schema": workload.schema_digest(cell),
         **data.identity,
         "seed": experiment.seed,
     }
@@ -243,7 +279,9 @@ def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> di
     """Build loadgen's spec for a cell (INTERFACES.md: loadgen), less `endpoint` and `schema`."""
     experiment, values = workload.experiment, workload.values
     benchmark = workload.benchmark_of(cell)
-    section = workload.section(benchmark)
+    section = workload.section_of(cell)
+    # All of them, each time: the trial before may have had others.
+    changed = values.live_settings and cell.system in EVICTING
     return {
         "format": 1,
         "system": cell.system,
@@ -256,13 +294,16 @@ def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> di
         "client_cpus": cpus.client,
         "mysql_transaction": experiment.mysql_transaction,
         "loading_threads": values.loading_threads,
+        **({"engine_settings": live_settings(workload.engine_of(cell), cell.system)} if changed else {}),
     }
 
 
 def _trial(workload: Workload, deployment: Deployment, cell: Cell, *, index: int, cpus: CpuSets) -> Trial:
     seed = seed_of(workload, cell, index)
     spec = loadgen_spec(workload, cell, seed, cpus)
-    shaped = {k: v for k, v in spec.items() if k != "loading_threads"}
+    shaped = {k: v for k, v in spec.items() if k not in ("loading_threads", "engine_settings")}
+    if workload.values.live_settings and cell.settings():
+        shaped["engine_settings"] = cell.settings()
     identity = digest(
         {
             "format": TRIAL_FORMAT,
@@ -296,7 +337,7 @@ def _selected(cell: Cell, selection: dict[str, list[str]]) -> bool:
 
 def _normal(value: str) -> str:
     try:
-        return f"{float(value):g}"
+        return written(int(value) if value.lstrip("-").isdigit() else float(value))
     except ValueError:
         return value
 
@@ -341,7 +382,7 @@ def estimate(plan: Plan, trials: Iterable[Trial], kept: set[str], lanes: int = 1
     loaded: dict[str, int] = {}
     for deployment, on_it in plan.batches(trials):
         workload = plan.workload(on_it[0].experiment)
-        section = workload.section(deployment.benchmark)
+        section = workload.section_of(on_it[0].cell)
         data = section.data(workload.values, deployment.data_memory_ratio)
         size_bytes = int(data.stored_bytes * MYSQL_BYTES_PER_STORED_BYTE)
         trial_s = workload.values.warmup_s + workload.values.measure_s

@@ -72,7 +72,7 @@ class Recorder:
         return {"format": 2, "run": self.run.name, **trial.record(), "deployment": asdict(deployment)}
 
     def environment(
-        self, lane: Lane | None, endpoint: dict[str, Any], result: dict[str, Any], started: datetime
+        self, lane: Lane | None, endpoint: dict[str, Any], result: dict[str, Any], started: datetime, *, profile: str
     ) -> dict[str, Any]:
         """Return where and with what a trial ran; without `lane` it never came to a node."""
         return {
@@ -81,7 +81,7 @@ class Recorder:
             "ended_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "code": asdict(self.tools.code),
             **(self._nodes(lane, endpoint) if lane is not None else {}),
-            "disk_profile": self.tools.disk.profile,
+            "disk_profile": profile,
             "cpu_sets": asdict(self.tools.cpus),
             "endpoint": driver.without_secrets(endpoint),
             "server_settings": result.get("server_settings", {}),
@@ -117,7 +117,9 @@ class Recorder:
             deployment = self.plan.deployments[trial.deployment]
             write_json(directory / "spec.json", self.spec(trial, deployment))
             write_json(directory / "result.json", result)
-            environment = self.environment(lane, {}, result, datetime.now(UTC))
+            environment = self.environment(
+                lane, {}, result, datetime.now(UTC), profile=deployment.values["disk"]["profile"]
+            )
             write_json(directory / "environment.json", {**environment, "deployment_logs": deployment_logs})
             self.run.commit(trial.hash)
         except OSError as error:

@@ -8,6 +8,7 @@ System = Literal["mysql", "mysql-memcached", "anticache-lru", "anticache-alru", 
 SYSTEMS: tuple[str, ...] = get_args(System)
 Family = Literal["mysql", "anticache"]
 WITHOUT_EVICTION = "anticache-off"
+EVICTING = ("anticache-lru", "anticache-alru")
 
 
 def family(system: str) -> Family:

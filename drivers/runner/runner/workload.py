@@ -16,9 +16,12 @@ from pydantic import Field
 from runner.axes import AXES, NAMES, RATIOS, Cell, Grid, Ratio, written
 from runner.benchmarks.section import Section
 from runner.benchmarks.tpcc import Tpcc, TpccSize
-from runner.benchmarks.ycsb import Share, Ycsb
+from runner.benchmarks.ycsb import Ycsb
+from runner.disk import NONE, PROFILES
+from runner.engine import Engine
 from runner.errors import InputError
-from runner.systems import SYSTEMS, WITHOUT_EVICTION, System, family
+from runner.files import ROOT
+from runner.systems import EVICTING, SYSTEMS, WITHOUT_EVICTION, System, family
 from runner.yamlfile import Document, Strict, check, nearest, read, shown
 
 MYSQL_MINIMUM_POOL_BYTES = 5 * 1024 * 1024  # innodb_buffer_pool_size cannot be smaller in MySQL 5.6
@@ -31,13 +34,6 @@ class Only(Strict):
 
     system: System = Field(description=f"one of {', '.join(SYSTEMS)}")
     data_memory_ratio: list[Ratio] = Field(min_length=1, description=RATIOS)
-
-
-class Engine(Strict):
-    """Settings of the anti-caching engine that do not depend on the scale (paper §3.4, §5.1)."""
-
-    merge: Literal["tuple", "block"] = Field(description="tuple or block")
-    hole_threshold: Share = Field(description="a number from 0 to 1 (share of holes that triggers compaction)")
 
 
 class Experiment(Strict):
@@ -93,6 +89,11 @@ class ScaleValues(Strict):
     disk_region_bytes: int = Field(
         ge=1 << 30, multiple_of=1 << 20, description="whole MiB, at least 1 GiB (the outermost tracks of the disk)"
     )
+    live_settings: bool = Field(
+        default=False,
+        description="true or false (whether settings that the engine can change while it runs are changed in a running"
+        " server, with what the trial before left in its memory, instead of a start for each)",
+    )
 
 
 class ScaleOverride(Strict):
@@ -144,9 +145,21 @@ class Workload:
         """Return what the experiment says about a benchmark."""
         return self.experiment.section(benchmark)
 
-    def schema_digest(self, benchmark: str) -> str:
-        """Hash the DDL of a benchmark."""
-        return hashlib.sha256(self.schemas[benchmark].read_bytes()).hexdigest()
+    def section_of(self, cell: Cell) -> Section:
+        """Return what the experiment says about a cell's benchmark, with the cell's own values in their places."""
+        return self.section(self.benchmark_of(cell)).at(cell)
+
+    def engine_of(self, cell: Cell) -> Engine:
+        """Return the engine's settings in a cell."""
+        return self.experiment.engine.model_copy(update=cell.settings())
+
+    def schema_of(self, cell: Cell) -> Path:
+        """Return the DDL of a cell's tables."""
+        return self.schemas[self.benchmark_of(cell)].parent / Path(self.section_of(cell).schema_file).name
+
+    def schema_digest(self, cell: Cell) -> str:
+        """Hash the DDL of a cell's tables."""
+        return hashlib.sha256(self.schema_of(cell).read_bytes()).hexdigest()
 
 
 def load(workloads: Path, experiment: str, scale: str) -> Workload:
@@ -166,7 +179,7 @@ def load(workloads: Path, experiment: str, scale: str) -> Workload:
     for name, each in scales.scales.items():
         for other in each.experiments:
             if not (workloads / f"{other}.yml").is_file():
-                known = sorted(p.stem for p in workloads.glob("fig*.yml"))
+                known = experiments_in(workloads)
                 raise scales_document.error(
                     ("scales", name, "experiments", other),
                     f"there is no experiment {other!r}{nearest(other, known)}; present: {', '.join(known)}",
@@ -177,13 +190,18 @@ def load(workloads: Path, experiment: str, scale: str) -> Workload:
     return workload
 
 
+def experiments_in(workloads: Path) -> list[str]:
+    """Name the experiments that have a file."""
+    return sorted(p.stem for pattern in ("fig*.yml", "beyond-*.yml") for p in workloads.glob(pattern))
+
+
 def _adopt_sections(document: Document, workloads: Path) -> None:
     """Put in place the sections that are given as the name of another experiment: two figures, the same benchmark."""
     for benchmark in ("ycsb", "tpcc"):
         named = document.value((benchmark,))
         if not isinstance(named, str):
             continue
-        known = sorted(p.stem for p in workloads.glob("fig*.yml"))
+        known = experiments_in(workloads)
         if named not in known:
             raise document.error(
                 (benchmark,), f"there is no experiment {named!r}{nearest(named, known)}; present: {', '.join(known)}"
@@ -203,13 +221,14 @@ def _check_experiment(document: Document, model: Experiment, workloads: Path) ->
                 ("only", index, "system"), f"{only.system!r} is not in grid.system: {model.grid.values('system')}"
             )
     _check_without_eviction(document, model)
+    _check_settings(document, model)
     schemas = {}
     for benchmark in model.benchmarks():
         section = model.section(benchmark)
         schema = workloads / section.schema_file
         if not schema.is_file():
             raise document.error((benchmark, "schema"), f"{section.schema_file!r}: no such file in {shown(workloads)}")
-        section.check(document, schema, model.grid.values("mix"))
+        section.check(document, schema, model.grid)
         schemas[benchmark] = schema
     return schemas
 
@@ -226,7 +245,7 @@ def _check_grid(document: Document, model: Experiment) -> None:
     needed = {a.name for a in AXES if a.name != "benchmark" and (not a.only_of or a.only_of in model.benchmarks())}
     for known in AXES:
         named = known.name in grid.named()
-        if known.name in needed and not named:
+        if known.name in needed and not named and not known.optional:
             raise document.error(("grid", known.name), "this key is missing: cells need a value on this axis")
         if known.only_of and known.name not in needed and named:
             raise document.error(
@@ -238,6 +257,28 @@ def _check_grid(document: Document, model: Experiment) -> None:
             raise document.error((benchmark,), "this key is missing: the experiment runs this benchmark")
         if says and not runs:
             raise document.error((benchmark,), "the experiment does not run this benchmark; remove it")
+
+
+def _check_settings(document: Document, model: Experiment) -> None:
+    """Refuse axes of the engine's settings where a system has no such setting, and values that do not go together."""
+    grid, systems = model.grid, model.grid.values("system")
+    for axis in (a for a in AXES if a.of_engine and a.name in grid.named()):
+        strangers = [s for s in systems if s not in EVICTING or (axis.name, s) == ("lru_sample_rate", "anticache-lru")]
+        if strangers:
+            raise document.error(
+                ("grid", axis.name),
+                f"{strangers[0]} has no such setting; allowed with systems that have it, e.g. [anticache-alru]",
+            )
+    if "sectors" in grid.values("fetch") and "block" in (grid.values("merge") or [model.engine.merge]):
+        where: tuple[str | int, ...] = ("grid", "fetch", grid.values("fetch").index("sectors"))
+        raise document.error(where, "'sectors' needs merge: tuple, because block-merge brings back all of a block")
+    profiles = sorted(p.stem for p in (ROOT / PROFILES).glob("*.toml") if p.stem != NONE)
+    for index, name in enumerate(grid.values("disk_profile")):
+        if name not in profiles:
+            raise document.error(
+                ("grid", "disk_profile", index),
+                f"there is no emulated disk {name!r}{nearest(name, profiles)}; allowed: {', '.join(profiles)}",
+            )
 
 
 def _check_without_eviction(document: Document, model: Experiment) -> None:
@@ -330,10 +371,18 @@ def _check_sizes(document: Document, workload: Workload, benchmark: str) -> None
     _check_mysql(document, location, lead, workload, budget_bytes=budget_bytes, size=section.size_key)
     most = budget_bytes // BLOCKS_PER_BUDGET_MINIMUM // values.partitions
     systems = workload.grid.values("system")
-    if any(family(s) == "anticache" for s in systems) and values.eviction_block_bytes > most:
+    for factor in workload.grid.values("block_factor"):
+        block_bytes = values.eviction_block_bytes * factor
+        if block_bytes % 4096:
+            raise document.error(
+                _place(document, workload, ("eviction_block_bytes",)),
+                f"block_factor {written(factor)} makes blocks of {block_bytes:g} bytes; allowed: multiples of 4096",
+            )
+    block_bytes = round(values.eviction_block_bytes * max(workload.grid.values("block_factor") or [1]))
+    if any(family(s) == "anticache" for s in systems) and block_bytes > most:
         raise document.error(
             _place(document, workload, ("eviction_block_bytes",)),
-            f"{values.eviction_block_bytes} is not allowed here: {lead}, and a partition's part of it must hold at"
+            f"{block_bytes} is not allowed here: {lead}, and a partition's part of it must hold at"
             f" least {BLOCKS_PER_BUDGET_MINIMUM} blocks; allowed: up to {most // 4096 * 4096}",
         )
 

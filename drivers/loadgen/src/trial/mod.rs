@@ -194,6 +194,9 @@ impl<'a> Attempt<'a> {
     fn execute(&mut self, system: &dyn System) -> Result<(), SystemError> {
         let versions = system.versions()?;
         self.result.versions.extend(versions.into_iter().map(|(server, version)| (server.to_owned(), version)));
+        if let Some(changes) = &self.spec.engine_settings {
+            system.change_settings(changes)?;
+        }
         self.result.server_settings = system.settings()?;
         data_check::ends(system, self.workload)?;
         let progress = self.start_progress();

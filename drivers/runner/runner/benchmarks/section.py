@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from runner.axes import Cell
+from runner.axes import Cell, Grid
 from runner.yamlfile import Document, Location, Strict
 
 if TYPE_CHECKING:
@@ -52,6 +52,16 @@ class Section(Strict):
         del values
         return self.terminals
 
+    @property
+    def default_key_order(self) -> str:
+        """Return the order of keys where no cell names another; empty for a benchmark that has none."""
+        return ""
+
+    def at(self, cell: Cell) -> Section:
+        """Return the section with a cell's own values in their places."""
+        del cell
+        return self
+
     @abstractmethod
     def data(self, values: ScaleValues, ratio: float) -> Data:
         """Say what is loaded at a data/memory ratio."""
@@ -69,8 +79,8 @@ class Section(Strict):
         """Return the share of transactions that write."""
 
     @abstractmethod
-    def check(self, document: Document, schema: Path, mixes: list[str]) -> None:
-        """Refuse what does not fit together in the workload; `mixes` are those of the grid. Raises InputError."""
+    def check(self, document: Document, schema: Path, grid: Grid) -> None:
+        """Refuse what does not fit together in the workload. Raises InputError."""
 
     def check_size(self, values: ScaleValues, ratio: float) -> tuple[Location, str] | None:
         """Return what is wrong with a scale's size at a ratio, with the key that is to blame below the scale's."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from runner.axes import Cell
+from runner.axes import Cell, Grid
 from runner.benchmarks.section import Data, Section
 from runner.systems import WITHOUT_EVICTION
 from runner.yamlfile import Document, Location, Strict
@@ -156,9 +156,9 @@ class Tpcc(Section):
         del cell
         return 0.92
 
-    def check(self, document: Document, schema: Path, mixes: list[str]) -> None:
+    def check(self, document: Document, schema: Path, grid: Grid) -> None:
         """Refuse an evicted order that takes more memory than one in memory."""
-        del schema, mixes
+        del schema, grid
         of = self.stored_bytes
         if of.evicted_order >= of.order:
             raise document.error(

@@ -125,6 +125,11 @@ impl AnticacheSystem {
     }
 }
 
+/// Whether a setting has a value; a number may be written in another way.
+fn is_same(found: Option<&Value>, wanted: &Value) -> bool {
+    found.is_some_and(|found| found == wanted || (found.is_number() && found.as_f64() == wanted.as_f64()))
+}
+
 impl System for AnticacheSystem {
     /// The server made its tables from the same DDL when it started.
     fn create_schema(&self, _ddl: &str) -> Result<(), SystemError> {
@@ -194,6 +199,20 @@ impl System for AnticacheSystem {
         let mut stats = self.stats()?;
         stats.retain(|_, value| value.is_u64());
         Ok(ByServer::from([(SERVER, stats)]))
+    }
+
+    fn change_settings(&self, changes: &Map<String, Value>) -> Result<(), SystemError> {
+        let wanted = Value::Object(changes.clone());
+        self.client()?.change_settings(&wanted).map_err(|error| system_error(self.address, &error))?;
+        let now = self.settings_object()?;
+        let kept = changes.iter().find(|(key, value)| !is_same(now.get(*key), value));
+        kept.map_or(Ok(()), |(key, value)| {
+            let found = now.get(key).unwrap_or(&Value::Null);
+            Err(SystemError::Data(format!(
+                "{SERVER} at {}: {key} is {found} after it was set to {value}",
+                self.address
+            )))
+        })
     }
 
     fn settings(&self) -> Result<ByServer, SystemError> {

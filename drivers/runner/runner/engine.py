@@ -1,0 +1,51 @@
+"""Settings of the anti-caching engine that an experiment decides, once for all or cell by cell (paper §3)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from runner.yamlfile import Strict
+
+Alpha = Annotated[float, Field(gt=0, le=1)]
+Threshold = Annotated[float, Field(gt=0, le=1)]
+IntervalUs = Annotated[int, Field(ge=0, le=60_000_000)]
+Blocks = Annotated[int, Field(ge=0, le=31)]
+MergeName = Literal["tuple", "block"]
+FetchName = Literal["block", "sectors"]
+
+LIVE = ("lru_sample_rate", "merge", "fetch", "hole_threshold", "eviction_check_interval_us", "eviction_blocks")
+"""What the engine can change while it runs (anticache-engine/src/config.rs: LIVE_SETTINGS)."""
+
+
+class Engine(Strict):
+    """Settings of the anti-caching engine that do not depend on the scale (paper §3.1, §3.2, §3.4, §5.1).
+
+    The defaults are those of the role (ansible/roles/anticache); what has its default is not part of a deployment.
+    """
+
+    merge: MergeName = Field(description="tuple or block")
+    hole_threshold: float = Field(
+        gt=0, le=1, description="a number from 0 to 1, above 0 (share of holes that triggers compaction)"
+    )
+    lru_sample_rate: float = Field(
+        default=0.01, gt=0, le=1, description="a number above 0 and up to 1 (alpha of anticache-alru)"
+    )
+    fetch: FetchName = Field(default="block", description="block or sectors (what is read of a block)")
+    eviction_check_interval_us: int = Field(
+        default=0, ge=0, le=60_000_000, description="an integer from 0 to 60000000 (0 = after every batch)"
+    )
+    eviction_blocks: int = Field(
+        default=0, ge=0, le=31, description="an integer from 0 to 31 (blocks of an eviction; 0 = derived)"
+    )
+
+    def deployed(self) -> dict[str, Any]:
+        """Return what a deployment file says: defaults are left to the role."""
+        return self.model_dump(include={"merge", "hole_threshold"}) | self.model_dump(exclude_defaults=True)
+
+
+def live_settings(settings: Engine, system: str) -> dict[str, Any]:
+    """Return every setting that a running engine is given before a trial; `anticache-lru` has no alpha to set."""
+    kept = [name for name in LIVE if name != "lru_sample_rate" or system != "anticache-lru"]
+    return {name: getattr(settings, name) for name in kept}

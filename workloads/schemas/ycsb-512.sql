@@ -1,0 +1,9 @@
+-- YCSB with tuples of 512 bytes: the key and 4 columns of 126 bytes of random text (paper §5.3).
+CREATE TABLE usertable (
+  ycsb_key BIGINT NOT NULL,
+  field0 CHAR(126) NOT NULL,
+  field1 CHAR(126) NOT NULL,
+  field2 CHAR(126) NOT NULL,
+  field3 CHAR(126) NOT NULL,
+  PRIMARY KEY (ycsb_key)
+) ENGINE = InnoDB DEFAULT CHARSET = latin1 COMMENT = 'evictable; partition by ycsb_key';

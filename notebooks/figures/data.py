@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from runner import collect, stats
-from runner.sample import sample
+from runner.sample import THROUGHPUT, sample
 
 RUN_VARIABLE = "ANTICACHE_EVAL_RUN"
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,9 +51,9 @@ class Point:
     trouble: str
 
 
-def point(cell: pd.DataFrame, at: float) -> Point:
+def point(cell: pd.DataFrame, at: float, metric: str = THROUGHPUT) -> Point:
     """Summarise the trials of a cell: those that the claims use as well."""
-    found = sample(cell)
+    found = sample(cell, metric)
     used = cell[cell["trial_hash"].isin(found.hashes)]
     return Point(
         at,

@@ -426,10 +426,10 @@ impl AntiCache {
     }
 }
 
-/// Steps 3 and 4 for the `bytes` of a block: all of it, or the `wanted` tuples, which come in ascending order. Room has been made for them.
+/// Step 4 for a block whose header was checked: all of it, or the `wanted` tuples, which come in ascending order. Room has been made for them.
 ///
 /// # Errors
-/// When the block, or a wanted tuple, is not what was written; nothing is merged then.
+/// When a wanted tuple is not what was written; nothing is merged then.
 pub fn merge(
     table: &mut Table,
     meter: &mut MemoryMeter,

@@ -131,7 +131,8 @@ impl Bench {
     fn merge(&mut self, block_id: u32, block: &AlignedBuf, wanted: &[EvictedId], whole: bool) -> Result<(), Ended> {
         let Filled { table, meter } = &mut self.filled;
         let state = *self.blocks.get(block_id);
-        let merged = fetch::merge(table, meter, &mut self.counters, &state, block, wanted, whole)
+        let merged = BlockView::open(state.identity, block)
+            .and_then(|view| fetch::merge(table, meter, &mut self.counters, view, block_id, wanted, whole))
             .map_err(|error| format!("the block was not read as it was written: {error}"))?;
         if let Some(problem) = merged.problem {
             return Err(Ended::Failed(format!("a tuple of the block cannot be merged: {problem}")));

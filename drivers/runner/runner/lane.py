@@ -64,7 +64,7 @@ class LaneWorker:
         self._datasets = lane.nodes.db.node_root / "datasets"
         self._up: Path | None = None  # the newest deployment's directory while its servers may run
         self._previous = ""
-        self._client_cache: driver.Client | None = None
+        self._clients: dict[bool, driver.Client] = {}
         self._disks: dict[str, disk.Control] = {}
         self._disk_tests: dict[str, list[dict[str, Any]]] = {}
 
@@ -151,6 +151,8 @@ class LaneWorker:
         values = self._deployment_file(deployment, workload, cell, "restore" if restore else "none")
         save(values, place)
         running = self._start(deployment, values, place)
+        if workload.section(deployment.benchmark).inside:
+            return running
         if not restore:
             self._loadgen("load", workload, cell, running)
             if not self._run.tables(deployment.content).get(family(deployment.system)):
@@ -213,13 +215,16 @@ class LaneWorker:
         log = place / ("ansible.log" if place != self._run.path else f"{name}-{self.lane.name}.log")
         self._ansible.play(name, values, log, cancellable)
 
-    def _client(self) -> driver.Client:
-        """Put loadgen on the client node, once."""
-        if self._client_cache is None:
+    def _client(self, inside: bool = False) -> driver.Client:
+        """Put loadgen on the client node, once; or the program that measures inside the engine."""
+        if inside not in self._clients:
             tools = self.lane.nodes.client.node_tools
-            program = self.lane.client.place(self._tools.loadgen, tools)
-            self._client_cache = driver.Client(self.lane.client, tools, program)
-        return self._client_cache
+            built = self._tools.root / driver.MICRO if inside else self._tools.loadgen
+            if not built.is_file():
+                raise RunError(f"{built} is missing: build it with `make build`")
+            program = self.lane.client.place(built, tools)
+            self._clients[inside] = driver.Client(self.lane.client, tools, program, built.name)
+        return self._clients[inside]
 
     def _schema(self, workload: Workload, cell: Cell) -> str:
         """Put the DDL on the client node and return its path there."""
@@ -289,7 +294,7 @@ class LaneWorker:
         profile = running.deployment.values["disk"]["profile"]
         with self._disk(profile).measuring() as observed:
             outcome = driver.call(
-                self._client(),
+                self._client(workload.section(running.deployment.benchmark).inside),
                 "run",
                 {**trial.spec, "endpoint": running.endpoint, "schema": self._schema(workload, trial.cell)},
                 directory,

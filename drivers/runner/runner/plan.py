@@ -157,7 +157,7 @@ def all_cells(workload: Workload) -> list[Cell]:
     grid = workload.grid
     cells = []
     for benchmark in grid.values("benchmark") or workload.experiment.benchmarks():
-        axes = {axis.name: grid.values(axis.name) for axis in AXES if axis.only_of in ("", benchmark)}
+        axes = {axis.name: grid.values(axis.name) for axis in AXES if axis.applies_to(benchmark)}
         axes["benchmark"] = [benchmark] if grid.benchmark else []
         named = {name: values for name, values in axes.items() if values}
         for coordinates in product(*named.values()):
@@ -281,7 +281,7 @@ def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> di
     benchmark = workload.benchmark_of(cell)
     section = workload.section_of(cell)
     # All of them, each time: the trial before may have had others.
-    changed = values.live_settings and cell.system in EVICTING
+    changed = values.live_settings and cell.system in EVICTING and not section.inside
     return {
         "format": 1,
         "system": cell.system,

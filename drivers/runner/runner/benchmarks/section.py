@@ -41,6 +41,8 @@ class Section(Strict):
     """The scale's value that says how much is loaded."""
     alone: ClassVar[bool] = False
     """Whether a trial leaves data behind that no other trial may start from."""
+    inside: ClassVar[bool] = False
+    """Whether a program measures parts of the engine itself: no server, nothing is loaded, no terminals."""
     mysql_load_rows_per_s: ClassVar[int]
     engine_load_rows_per_s: ClassVar[int]
 

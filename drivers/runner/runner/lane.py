@@ -223,7 +223,9 @@ class LaneWorker:
             if not built.is_file():
                 raise RunError(f"{built} is missing: build it with `make build`")
             program = self.lane.client.place(built, tools)
-            self._clients[inside] = driver.Client(self.lane.client, tools, program, built.name)
+            self._clients[inside] = driver.Client(
+                self.lane.client, tools, program, driver.MICRO.name if inside else driver.LOADGEN.name
+            )
         return self._clients[inside]
 
     def _schema(self, workload: Workload, cell: Cell) -> str:

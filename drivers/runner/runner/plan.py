@@ -191,7 +191,13 @@ def _ordered(
         for system in _turned(workload.grid.values("system"), index):
             where = {"system": system, **dict(zip(names, place, strict=True))}
             on_it = [c for c in cells if all(getattr(c, name) == value for name, value in where.items())]
-            on_it.sort(key=lambda c: (seed_of(workload, c, index), digest([c.settings(), index])))
+            on_it.sort(
+                key=lambda c: (
+                    seed_of(workload, c, index),
+                    digest([c.settings(), index]),
+                    digest([c.coordinates(), index]),
+                )
+            )
             if on_it:
                 yield make_deployment(workload, on_it[0], cpus, disk), on_it
 

@@ -12,8 +12,10 @@ INVENTORY ?= local
 DISK ?= hdd-7200
 RESULTS ?= results
 
-FIGURES := fig06 fig07 fig08 fig09 fig10 fig11 fig12
-EXISTING = $(patsubst workloads/%.yml,%,$(wildcard $(patsubst %,workloads/%.yml,$(FIGURES))))
+FIGURES := fig06 fig07 fig08 fig09 fig09a fig09b fig10 fig11 fig12 beyond
+# A target runs the experiments with its name, or with its name and a letter, or a dash and a word, behind it.
+EXPERIMENTS_OF = $(patsubst workloads/%.yml,%,$(foreach name,$(1),$(wildcard workloads/$(name).yml workloads/$(name)[a-z].yml workloads/$(name)-*.yml)))
+EXISTING = $(call EXPERIMENTS_OF,$(filter-out fig%a fig%b,$(FIGURES)))
 
 COMMA := ,
 SPACE := $(subst ,, )
@@ -27,7 +29,7 @@ WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $
 .PHONY: help doctor setup provision lock build smoke test lint plan $(FIGURES) all figures claims report status retry bench clean
 
 help: ## List the targets and variables
-	@missing='$(filter-out $(EXISTING),$(FIGURES))'
+	@missing='$(strip $(foreach name,$(FIGURES),$(if $(call EXPERIMENTS_OF,$(name)),,$(name))))'
 	awk -F ':.*## ' '/^[a-z0-9 ]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) |
 	  sed -E "/^  make ($${missing// /|}) /s/$$/ (no workload yet)/"
 	@printf '\nVariables (with their values now):\n'
@@ -83,14 +85,17 @@ plan: setup ## Print cells, trials, estimated time and disk of FIG at SCALE; run
 fig06: ## Run the experiment of Figure 6 at SCALE, then draw it
 fig07: ## Figure 7: TPC-C by data/memory ratio
 fig08: ## Figure 8: merge strategies
-fig09: ## Figure 9: block and tuple sizes
+fig09: ## Figures 9a and 9b: block and tuple sizes
+fig09a: ## Figure 9a: block size
+fig09b: ## Figure 9b: tuple size
 fig10: ## Figure 10: LRU chain
 fig11: ## Figure 11: eviction and index overhead
 fig12: ## Figure 12: evictions over time
+beyond: ## What the paper leaves open: sampling rate, holes, evictions, order of keys, sectors, disks
 $(FIGURES):
-	@[ -e workloads/$@.yml ] || { echo "make $@: no workloads/$@.yml yet; there is: $(EXISTING)" >&2; exit 2; }
+	@[ -n "$(call EXPERIMENTS_OF,$@)" ] || { echo "make $@: no workloads/$@.yml yet; there is: $(EXISTING)" >&2; exit 2; }
 	$(MAKE) build
-	$(RUNNER) run --experiment $@ $(WHAT)
+	$(RUNNER) run --experiment "$(subst $(SPACE),$(COMMA),$(call EXPERIMENTS_OF,$@))" $(WHAT)
 	$(RUNNER) claims $(WHERE)
 
 all: build ## Run every experiment that exists, at SCALE

@@ -12,7 +12,7 @@ from matplotlib.markers import CARETUPBASE, MarkerStyle
 from matplotlib.patches import Patch
 
 from figures.data import Point
-from figures.style import HATCHES, SYSTEMS
+from figures.style import HATCHES, SYSTEMS, Look
 
 FORMATS = ("pdf", "svg", "png")
 LOWER_BOUND = MarkerStyle(CARETUPBASE)  # stands on the point and points to where the true value lies
@@ -30,22 +30,33 @@ def legend(figure: Figure, table: pd.DataFrame, points: list[Point], *, bars: bo
     """Explain the systems that are in the table, as lines or bars, and the marks that were drawn."""
     present = [system for system in SYSTEMS if (table["system"] == system).any()]
     handles: list[Artist] = [(_bar if bars else _line)(system) for system in present]
+    explain(figure, handles, points, bars=bars)
+
+
+def explain(
+    figure: Figure, handles: list[Artist], points: list[Point], *, bars: bool = False, columns: int | None = None
+) -> None:
+    """Put a legend above the panels: the series, and the marks that were drawn; in so many columns, or in one line."""
     marks: tuple[tuple[str, str | MarkerStyle, bool], ...] = (
         ("flagged trial", "s" if bars else "o", any(p.flagged for p in points)),
         ("lower bound", LOWER_BOUND, any(p.lower_bound for p in points)),
         ("no valid trial", "x", any(p.estimate is None for p in points)),
     )
-    handles += [
+    every = handles + [
         Line2D([], [], color="#555555", linestyle="none", marker=marker, markerfacecolor="white", label=label)
         for label, marker, drawn in marks
         if drawn
     ]
-    columns = 4 if bars else len(handles)
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
+    columns = columns or (4 if bars else len(every))
+    figure.legend(handles=every, loc="outside upper center", ncols=columns, frameon=False)
 
 
 def _line(system: str) -> Artist:
-    look = SYSTEMS[system]
+    return of_look(SYSTEMS[system])
+
+
+def of_look(look: Look) -> Artist:
+    """Return a line of a legend."""
     return Line2D([], [], color=look.colour, linestyle=look.line, marker=look.marker, label=look.label)
 
 

@@ -30,6 +30,25 @@ SYSTEMS = {
     "anticache-off": Look("no anti-caching", "#B8860B", "v", ":"),
 }
 
+SEQUENCE = (
+    ("#000000", "s", "-"),
+    ("#0072B2", "^", "--"),
+    ("#D55E00", "D", "-."),
+    ("#009E73", "o", ":"),
+    ("#CC79A7", "v", "-"),
+    ("#E69F00", "P", "--"),
+    ("#56B4E9", "X", "-."),
+)
+"""Colour (of Okabe and Ito's palette), marker and line of the values of a setting, in their order."""
+
+
+def sequence(labels: list[str]) -> list[Look]:
+    """Return a look for each of the values of a setting; raises ValueError where there are more than looks."""
+    if len(labels) > len(SEQUENCE):
+        raise ValueError(f"{len(labels)} series in one panel; there are {len(SEQUENCE)} looks")
+    return [Look(label, *look) for label, look in zip(labels, SEQUENCE, strict=False)]
+
+
 HATCHES = {"mysql": "", "mysql-memcached": "//", "anticache-lru": "\\\\", "anticache-alru": "..", "anticache-off": "xx"}
 """Of bars, which have neither marker nor line."""
 

@@ -185,9 +185,14 @@ class Cell:
         return " ".join(axis.shown.format(written(found[axis.name])) for axis in AXES if axis.name in found)
 
     def operations(self) -> dict[str, Any]:
-        """Return the coordinates that decide which operations the terminals draw: not what is compared."""
-        settings = {"system", *(axis.name for axis in AXES if axis.optional)}
-        return {name: value for name, value in self.coordinates().items() if name not in settings}
+        """Return the coordinates that decide which operations the terminals draw."""
+        compared = self.compared()
+        return {n: value for n, value in self.coordinates().items() if n != "system" and n not in compared}
+
+    def compared(self) -> dict[str, Any]:
+        """Return the coordinates on axes of settings, which a grid may have or not."""
+        optional = {axis.name for axis in AXES if axis.optional}
+        return {name: value for name, value in self.coordinates().items() if name in optional}
 
     def settings(self) -> dict[str, Any]:
         """Return the cell's own settings of the engine, those that it can change while it runs."""

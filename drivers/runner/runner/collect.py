@@ -9,6 +9,7 @@ import pandas as pd
 import pandera.pandas as pa
 
 from runner import consistency, engine, evictions
+from runner.axes import written
 from runner.errors import RunError
 from runner.files import read_json
 from runner.plan import digest
@@ -264,7 +265,9 @@ def write(table: pd.DataFrame, directory: Path) -> None:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """Read a ``trials.csv`` with the types of the table, checked again; empty texts stay texts."""
-    return SCHEMA.validate(_completed(pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str))))
+    table = _completed(pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str)))
+    table[TEXTS] = table[TEXTS].fillna("")
+    return SCHEMA.validate(table)
 
 
 def read(directory: Path) -> pd.DataFrame:
@@ -276,9 +279,8 @@ def _completed(table: pd.DataFrame) -> pd.DataFrame:
     """Add the columns that an older table lacks, empty; one with strangers stays as it is."""
     if not set(table.columns) <= set(COLUMNS):
         return table
-    table = table.reindex(columns=list(COLUMNS))
-    table[TEXTS] = table[TEXTS].fillna("")
-    return table
+    texts = {name: "" for name in TEXTS if name not in table}
+    return table.assign(**texts).reindex(columns=list(COLUMNS))
 
 
 def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
@@ -456,7 +458,7 @@ def _settings(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
         deployed = engine.live_settings(engine.Engine(**own), values["system"])
         different = {name: value for name, value in changed.items() if value != deployed[name]}
         settings |= deployed | changed
-        settings["settings_changed"] = "; ".join(f"{name} = {value}" for name, value in different.items())
+        settings["settings_changed"] = "; ".join(f"{name} = {written(value)}" for name, value in different.items())
     return settings
 
 

@@ -179,8 +179,10 @@ def judge(result: dict[str, Any], stats: dict[str, Any], tests: list[dict[str, A
     """
     if result["status"] == "failed":
         return result
-    if unlike := outside(tests):
-        reason = "; ".join(filter(None, [result.get("reason", ""), f"the disk failed its self-test: {unlike}"]))
+    if outside(tests):
+        failed = [test for test in tests if not test["ok"]]
+        text = f"the disk is unlike its model on this machine: {len(failed)} of {len(tests)} figures of its self-test"
+        reason = "; ".join(filter(None, [result.get("reason", ""), text]))
         result = {**result, "reason": reason, "flags": [*result.get("flags", []), UNLIKE_MODEL]}
     wrong = problem(stats)
     if not wrong:

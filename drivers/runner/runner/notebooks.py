@@ -15,8 +15,12 @@ RUN_VARIABLE = "ANTICACHE_EVAL_RUN"
 
 
 def applicable(experiments: list[str], directory: Path) -> list[str]:
-    """Return the notebooks of `experiments` that exist, and the one that shows the claims."""
-    return [name for name in (*experiments, "claims") if (directory / f"{name}.ipynb").is_file()]
+    """Return the notebooks of `experiments` that exist, and the one that shows the claims.
+
+    Experiments whose names have a first part in common share the one that has its name: ``beyond-…``.
+    """
+    names = dict.fromkeys([*(name.split("-")[0] for name in experiments), "claims"])
+    return [name for name in names if (directory / f"{name}.ipynb").is_file()]
 
 
 def execute_all(notebooks: list[Path], run: Path, in_place: bool = False) -> list[Path]:

@@ -168,8 +168,17 @@ def all_cells(workload: Workload) -> list[Cell]:
 
 
 def seed_of(workload: Workload, cell: Cell, index: int) -> int:
-    """Return the seed of a trial's operations (48 bits): the same for every system and setting, another per trial."""
-    text = digest({"seed": workload.experiment.seed, "cell": cell.operations(), "trial": index})
+    """Return the seed of a trial's operations (48 bits): the same for every system, another for every trial.
+
+    It is also the same for all settings that are compared, where each has a server of its own.
+    """
+    shaping: dict[str, Any] = {"seed": workload.experiment.seed, "cell": cell.operations(), "trial": index}
+    if compared := cell.compared():
+        # Another experiment's trial on the same server must not find in memory what the same operations left there,
+        shaping["experiment"] = workload.id
+        if workload.values.live_settings:
+            shaping["compared"] = compared  # and where one server has all settings, nor must that of another setting.
+    text = digest(shaping)
     return int(text[:12], 16)
 
 

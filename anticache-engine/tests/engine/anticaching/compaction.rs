@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use anticache_engine::config::{Compaction, Merge};
+use anticache_engine::config::{Compaction, FetchUnit, Merge};
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use anticache_engine::net::frame::{RequestHead, Status};
 use proptest::prelude::*;
@@ -116,10 +116,13 @@ fn rows_agree(database: &Database, model: &Model) {
     }
 }
 
-fn strategies() -> impl Strategy<Value = (Merge, Compaction, f64)> {
+fn strategies() -> impl Strategy<Value = (Merge, FetchUnit, Compaction, f64)> {
     let threshold = prop_oneof![Just(0.2), Just(0.5), Just(1.0)];
     let compaction = prop_oneof![1 => Just(Compaction::Lazy), 2 => Just(Compaction::Background)];
-    (prop_oneof![3 => Just(Merge::Tuple), 1 => Just(Merge::Block)], compaction, threshold)
+    let (tuple, block) = (Just(Merge::Tuple), Just((Merge::Block, FetchUnit::Block)));
+    let merge = prop_oneof![3 => (tuple, prop_oneof![Just(FetchUnit::Block), Just(FetchUnit::Sectors)]), 1 => block];
+    (merge, compaction, threshold)
+        .prop_map(|((merge, fetch), compaction, threshold)| (merge, fetch, compaction, threshold))
 }
 
 proptest! {
@@ -129,11 +132,14 @@ proptest! {
     /// entry is taken for a tuple. The file stays as short as the blocks in it allow.
     #[test]
     fn nothing_is_lost_and_nothing_stale_comes_back(
-        (merge, compaction, hole_threshold) in strategies(),
+        (merge, fetch, compaction, hole_threshold) in strategies(),
         batches in prop::collection::vec(prop::collection::vec(op(), 1..60), 1..40),
     ) {
         let mut database = database(|config| {
             config.merge = merge;
+            config.fetch = fetch;
+            // A block that is one sector is always read whole.
+            config.eviction_block_bytes *= if fetch == FetchUnit::Sectors { 4 } else { 1 };
             config.compaction = compaction;
             config.hole_threshold = hole_threshold;
         });
@@ -154,6 +160,41 @@ proptest! {
             run(&mut database, &mut model, ops);
         }
     }
+}
+
+/// Only the sectors of what is wanted are read, and a block that passed the threshold is read whole and merged whole all the same.
+#[test]
+fn sectors_are_read_until_a_block_is_merged_whole() {
+    let block_bytes = 8 * 4096;
+    let filled = |fetch: FetchUnit| {
+        let mut database = database(|config| {
+            (config.fetch, config.hole_threshold) = (fetch, 0.5);
+            config.eviction_block_bytes = block_bytes;
+            config.memory_budget_bytes *= 4;
+        });
+        let mut model = Model::new();
+        let rows: Vec<Op> = (0..12_000).map(|id| Op::Put(A, id, id * 7)).collect();
+        rows.chunks(100).for_each(|ops| run(&mut database, &mut model, ops));
+        database.settle();
+        (database, model)
+    };
+    let read = |fetch: FetchUnit, ids: &[i64]| {
+        let (mut database, mut model) = filled(fetch);
+        let before = *database.partition.counters();
+        ids.iter().for_each(|&id| run(&mut database, &mut model, &[Op::Sum(A, vec![id])]));
+        rows_agree(&database, &model);
+        let after = *database.partition.counters();
+        let blocks = after.fetched_blocks - before.fetched_blocks;
+        (blocks, after.fetched_bytes - before.fetched_bytes, after.compactions - before.compactions)
+    };
+    let apart: Vec<i64> = (0..20).map(|n| n * 97).collect();
+    let (blocks, bytes, _) = read(FetchUnit::Block, &apart);
+    assert!(blocks > 5 && bytes == blocks * block_bytes as u64, "{blocks} blocks, {bytes} bytes");
+    let (blocks, bytes, _) = read(FetchUnit::Sectors, &apart);
+    assert!(blocks > 5 && bytes >= blocks * 4096 && bytes <= blocks * 2 * 4096, "{blocks} blocks, {bytes} bytes");
+    let neighbours: Vec<i64> = (0..2000).collect();
+    let (_, bytes, compactions) = read(FetchUnit::Sectors, &neighbours);
+    assert!(compactions > 0 && bytes > compactions * block_bytes as u64, "{compactions} compactions, {bytes} bytes");
 }
 
 /// Long churn: the file stays within a quarter and a little of the blocks that were needed at most; in the background, of what the tuples

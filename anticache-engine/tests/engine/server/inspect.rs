@@ -72,6 +72,43 @@ fn a_description_agrees_with_itself() {
 }
 
 #[test]
+fn settings_change_while_the_server_runs() {
+    let (served, mut client) = filled();
+    let settings = |client: &mut Client| client.stats().unwrap()["settings"].clone();
+    assert_eq!(settings(&mut client)["merge"], "tuple");
+    client
+        .change_settings(&serde_json::json!({"merge": "block", "lru_sample_rate": 1.0, "eviction_blocks": 1}))
+        .unwrap();
+    let now = settings(&mut client);
+    let shown = [&now["merge"], &now["alpha"], &now["eviction_blocks"], &now["blocks_per_eviction"]];
+    assert_eq!(shown.map(ToString::to_string), ["\"block\"", "1.0", "1", "1"]);
+    let before = client.stats().unwrap();
+    (0..200).for_each(|key| read(&mut client, key));
+    let after = client.stats().unwrap();
+    let count = |name: &str| after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
+    assert!(count("merged_tuples") > count("merged_wanted"), "unwanted tuples are merged with their block");
+    assert_eq!(count("sampled"), count("committed"), "every transaction updates the chain");
+    for (wrong, named) in [
+        (serde_json::json!({"eviction_block_bytes": 4096}), "`eviction_block_bytes` cannot be changed"),
+        (serde_json::json!({"hole_threshold": 0.25, "merge": "all"}), "all"),
+        (serde_json::json!({"fetch": "sectors"}), "`fetch` = sectors"),
+        (serde_json::json!({"lru_sample_rate": 2.0}), "`lru_sample_rate` = 2"),
+    ] {
+        let error = client.change_settings(&wrong).unwrap_err().to_string();
+        assert!(error.contains(named), "{error}");
+        assert_eq!(settings(&mut client), now, "nothing was changed");
+    }
+    client.change_settings(&serde_json::json!({"merge": "tuple", "fetch": "sectors"})).unwrap();
+    (200..400).for_each(|key| read(&mut client, key));
+    let bytes = client.stats().unwrap()["fetched_bytes"].as_u64().unwrap() - after["fetched_bytes"].as_u64().unwrap();
+    let blocks =
+        client.stats().unwrap()["fetched_blocks"].as_u64().unwrap() - after["fetched_blocks"].as_u64().unwrap();
+    let block_bytes = now["eviction_block_bytes"].as_u64().unwrap();
+    assert!(blocks > 0 && bytes < blocks * block_bytes, "{bytes} bytes of {blocks} blocks");
+    stop(served);
+}
+
+#[test]
 fn events_tell_what_the_counters_count() {
     let (served, mut client) = filled();
     (0..40).for_each(|key| read(&mut client, key));

@@ -1,0 +1,58 @@
+"""One line of a panel, with what marks its points, and the axes that several figures share."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from figures.data import Point
+from figures.parts import LOWER_BOUND
+from figures.style import Look
+
+SKEWS = (1.5, 1.25, 1.0, 0.75, 0.5)
+
+
+def skew_axis(axes: Axes) -> None:
+    """Let the skew fall to the right, as in the paper."""
+    axes.set_xlim(SKEWS[0] + 0.07, SKEWS[-1] - 0.07)
+    axes.set_xticks(SKEWS, ["1.5", "1.25", "1.0", "0.75", "0.5"])
+
+
+def not_measured(axes: Axes) -> None:
+    """Say that there is nothing in a panel."""
+    axes.text(
+        0.5, 0.5, "not measured\nat this scale", transform=axes.transAxes, ha="center", va="center", color="#666666"
+    )
+
+
+def line(axes: Axes, points: list[Point], look: Look) -> None:
+    """Draw one series: hollow markers where a trial is flagged, with a caret above where the value is a lower bound.
+
+    A cross on the axis stands for a cell without a usable trial.
+    """
+    measured = [(p, p.estimate) for p in points if p.estimate is not None]
+    x = [p.at for p, _ in measured]
+    y = [e.value for _, e in measured]
+    axes.plot(x, y, color=look.colour, linestyle=look.line, zorder=2)
+    for p, estimate in measured:
+        bar = None
+        if estimate.low is not None and estimate.high is not None:
+            bar = np.array([[estimate.value - estimate.low], [estimate.high - estimate.value]])
+        axes.errorbar(
+            [p.at],
+            [estimate.value],
+            yerr=bar,
+            color=look.colour,
+            marker=look.marker,
+            markerfacecolor="white" if p.flagged else look.colour,
+            capsize=2.5,
+            linestyle="none",
+            zorder=3,
+        )
+    bounded = [(p.at, e.value) for p, e in measured if p.lower_bound]
+    at, above = [skew for skew, _ in bounded], [value for _, value in bounded]
+    axes.plot(at, above, color=look.colour, linestyle="none", marker=LOWER_BOUND, zorder=4)
+    failed = [p.at for p in points if p.estimate is None]
+    if failed:
+        below = axes.get_xaxis_transform()  # y as a share of the panel: visible whatever the scale
+        axes.plot(failed, [0.03] * len(failed), "x", color=look.colour, transform=below, clip_on=False, zorder=4)

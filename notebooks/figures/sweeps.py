@@ -1,0 +1,191 @@
+"""Figures 8, 9a, 9b and the ablations: what one setting does, over the skew or over another setting."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from figures import tables
+from figures.data import Point, point
+from figures.lines import line, not_measured, skew_axis
+from figures.parts import explain, of_look, thousands
+from figures.style import apply as apply_style
+from figures.style import sequence
+
+METRICS = {
+    "throughput_txn_s": "throughput (txn/s)",
+    "restarted_share": "restarts per transaction",
+    "fetched_blocks_per_1000_txn": "blocks fetched per 1000 txn",
+    "fetched_bytes_per_txn": "bytes read per txn",
+    "evicted_blocks_per_1000_txn": "blocks evicted per 1000 txn",
+}
+AXES = {
+    "skew": "skew (Zipf exponent s)",
+    "lru_sample_rate": "sampling rate (alpha)",
+    "hole_threshold": "hole threshold (a block with a larger share is merged whole)",
+    "eviction_check_interval_us": "eviction check interval",
+}
+NOTE_COLUMNS_PER_INCH = 17
+PANEL_INCHES = (4.0, 3.4)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel: trials that a condition chooses, a metric, and whether its axis is logarithmic."""
+
+    title: str
+    metric: str = "throughput_txn_s"
+    where: tuple[tuple[str, Any], ...] = ()
+    log: bool = False
+
+
+def draw(
+    table: pd.DataFrame, panels: list[Panel], *, series: str, x: str = "skew", columns: int = 2, note: str = ""
+) -> Figure:
+    """Draw a line for each value of `series` over `x`, in the paper's order: skew falling to the right."""
+    apply_style()
+    rows = -(-len(panels) // columns)
+    size = (PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.5)
+    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    values = sorted(v for v in table[series].unique() if not pd.isna(v))
+    looks = dict(zip(values, sequence([label(series, v, table) for v in values]), strict=True))
+    places = sorted(table[x].dropna().unique())
+    drawn: list[Point] = []
+    for axes, panel, letter in zip(grid.flat, panels, "abcdefgh", strict=False):
+        axes.set_title(f"({letter}) {panel.title}" if len(panels) > 1 else panel.title, loc="left", fontweight="bold")
+        chosen = table
+        for column, wanted in panel.where:
+            chosen = chosen[chosen[column] == wanted]
+        points = []
+        for value, look in looks.items():
+            rows_of = chosen[chosen[series] == value]
+            found = _points(rows_of, x, places, panel.metric)
+            line(axes, found, look)
+            points += found
+        _axes(axes, x, places, panel, empty=not points)
+        drawn += points
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.remove()
+    explain(figure, [of_look(look) for look in looks.values()], drawn, columns=4)
+    text = "\n".join(filter(None, [note, changed_while_running(table), tables.headline(table)]))
+    width = int(NOTE_COLUMNS_PER_INCH * size[0])
+    below = "\n".join(textwrap.fill(part, width) for part in text.splitlines())
+    figure.supxlabel(below, x=0.995, ha="right", fontsize=7, color="#666666")
+    return figure
+
+
+def _points(rows: pd.DataFrame, x: str, places: list[Any], metric: str) -> list[Point]:
+    """Return the points of a line; skews stand at their value, other settings side by side in their order."""
+    present = sorted(rows[x].dropna().unique(), reverse=x == "skew")
+    return [point(rows[rows[x] == v], float(v) if x == "skew" else float(places.index(v)), metric) for v in present]
+
+
+def _axes(axes: Axes, x: str, places: list[Any], panel: Panel, *, empty: bool) -> None:
+    axes.set_ylabel(METRICS[panel.metric])
+    axes.set_xlabel(AXES[x])
+    if x == "skew":
+        skew_axis(axes)
+    else:
+        axes.set_xticks(range(len(places)), [written(x, v) for v in places])
+        axes.set_xlim(-0.4, len(places) - 0.6)
+    if empty:
+        not_measured(axes)
+    elif panel.log and axes.containers:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(thousands))
+
+
+def written(column: str, value: Any) -> str:
+    """Write a value of a setting for people."""
+    if column == "eviction_check_interval_us":
+        return f"{value / 1e3:,g} ms" if value else "every batch"
+    return f"{value:g}" if isinstance(value, int | float) or hasattr(value, "dtype") else str(value)
+
+
+def size_of(size_bytes: float) -> str:
+    """Write the size of a block."""
+    return f"{size_bytes / (1 << 20):g} MiB" if size_bytes >= 1 << 20 else f"{size_bytes / (1 << 10):g} KiB"
+
+
+def label(column: str, value: Any, table: pd.DataFrame) -> str:
+    """Name a series."""
+    if column == "block_factor":
+        return size_of(float(table[table["block_factor"] == value]["eviction_block_bytes"].iloc[0]))
+    words = {
+        "merge": "{}-merge",
+        "tuple_bytes": "{} B",
+        "skew": "s = {}",
+        "fetch": {"block": "whole block", "sectors": "sectors"}.get(str(value), "{}"),
+        "eviction_blocks": "{} block(s) per eviction",
+    }
+    return words.get(column, "{}").format(written(column, value))
+
+
+def stands_for(table: pd.DataFrame) -> str:
+    """Say which block stands for the paper's 1 MiB, and what of the budget it is, where it is another."""
+    block_bytes = (table["eviction_block_bytes"] / table["block_factor"].fillna(1)).dropna()
+    if block_bytes.empty or (block_bytes == 1 << 20).all():
+        return ""
+    budget_bytes = float(table["memory_budget_bytes"].max())
+    one = float(block_bytes.iloc[0])
+    return (
+        f"Blocks of {size_of(one)} stand for the paper's 1 MiB at this scale: {one / budget_bytes:.2%} of the memory."
+    )
+
+
+def changed_while_running(table: pd.DataFrame) -> str:
+    """Say that settings were changed in a running server, where they were."""
+    if not (table["settings_changed"] != "").any():
+        return ""
+    return (
+        "Settings were changed in a running server: a trial finds in memory what the one before left there"
+        " (scales.yml: live_settings)."
+    )
+
+
+def numbers(table: pd.DataFrame, *, series: str, x: str = "skew", metric: str = "throughput_txn_s") -> pd.DataFrame:
+    """Return the means with their 95 % intervals: a row for each value of `x` (and mix), a column for each series."""
+    cells: dict[tuple[str, Any], dict[str, str]] = {}
+    for (mix, at, value), rows in table.groupby(["mix", x, series], sort=False):
+        cells.setdefault((str(mix), at), {})[label(series, value, table)] = _cell(point(rows, 0.0, metric), metric)
+    order = [label(series, v, table) for v in sorted(table[series].dropna().unique())]
+    rows = [
+        {"mix": mix, x: written(x, at), **found}
+        for (mix, at), found in sorted(cells.items(), key=lambda c: (c[0][0], -c[0][1] if x == "skew" else c[0][1]))
+    ]
+    return pd.DataFrame(rows, columns=["mix", x, *order]).fillna("not measured")
+
+
+def _cell(found: Point, metric: str) -> str:
+    if found.estimate is None:
+        return found.trouble
+    shown = "{:,.0f}" if metric == "throughput_txn_s" else "{:,.3g}"
+    text = shown.format(found.estimate.value)
+    if found.estimate.low is not None and found.estimate.high is not None:
+        text += f" [{shown.format(found.estimate.low)}, {shown.format(found.estimate.high)}]"
+    return ("≥ " if found.lower_bound else "") + text + (" (flagged)" if found.flagged else "")
+
+
+def statements(run: Path, *ids: str) -> pd.DataFrame:
+    """Return the verdicts on the paper's sentences that a figure is about."""
+    frame = tables.claims(run)
+    wanted = ["id", "claim", "expected", "verdict", "qualifiers", "measured", "95 % interval", "note"]
+    return frame[frame["id"].isin(ids)][wanted].reset_index(drop=True)
+
+
+def troubles(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials that are flagged or not valid, with the reason."""
+    chosen = table[(table["status"] != "ok") | (table["flags"] != "")]
+    compared = [c for c in ("disk_profile", "key_order", "merge", "block_factor", "tuple_bytes") if c in chosen]
+    return chosen[["experiment", "mix", "skew", *compared, "trial", "status", "flags", "reason"]].reset_index(drop=True)

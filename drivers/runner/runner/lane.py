@@ -294,9 +294,12 @@ class LaneWorker:
         limit_s = trial.spec["warmup_s"] + trial.spec["measure_s"]
         limit_s += driver.TRIAL_SLACK_S + 0.5 * limit_s
         profile = running.deployment.values["disk"]["profile"]
-        with self._disk(profile).measuring() as observed:
+        section = workload.section_of(trial.cell)
+        # The disk's lateness says nothing about what does not use it.
+        measuring = self._disk(profile).measuring() if section.uses_disk else contextlib.nullcontext(disk.Observed())
+        with measuring as observed:
             outcome = driver.call(
-                self._client(workload.section(running.deployment.benchmark).inside),
+                self._client(section.inside),
                 "run",
                 {**trial.spec, "endpoint": running.endpoint, "schema": self._schema(workload, trial.cell)},
                 directory,
@@ -314,7 +317,7 @@ class LaneWorker:
             result |= {"status": "failed", "reason": exceeded}
         result = disk.judge(result, observed.stats, self._disk_tests.get(profile, []))
         memory_of_trial = group.record()
-        if workload.section(running.deployment.benchmark).alone and result["status"] != "failed":
+        if section.alone and result["status"] != "failed":
             self._doing(f"checking {trial.cell.label()}")
             checked = self._call("check", workload, trial.cell, running, directory)
             dead = running.servers.dead()

@@ -53,6 +53,11 @@ class Micro(Section):
         ge=0.1, le=600, description="seconds from 0.1 to 600 (a trial that takes longer has failed, and says so)"
     )
 
+    @property
+    def uses_disk(self) -> bool:
+        """Only a block's way out of memory and back does."""
+        return self.measure == "eviction_steps"
+
     def data(self, values: ScaleValues, ratio: float) -> Data:
         """Nothing is loaded: each trial fills a table of its own."""
         del values, ratio

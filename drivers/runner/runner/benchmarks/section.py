@@ -55,6 +55,11 @@ class Section(Strict):
         return self.terminals
 
     @property
+    def uses_disk(self) -> bool:
+        """Whether what is measured depends on the disk under test."""
+        return True
+
+    @property
     def default_key_order(self) -> str:
         """Return the order of keys where no cell names another; empty for a benchmark that has none."""
         return ""

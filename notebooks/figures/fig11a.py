@@ -25,19 +25,22 @@ STEPS = {
 """From the bottom up: label, colour and hatch."""
 MERGED = ("block", "tuple")
 WIDTH = 0.38
+FEW = 2  # sizes of the paper's that need no panel of their own
 
 
 def draw(table: pd.DataFrame) -> Figure:
     """Draw the paper's block sizes, and smaller ones in a panel of their own, where they can be seen."""
     apply_style()
     sizes = sorted(int(size) for size in table["block_bytes"].unique())
-    panels = [part for part in ([s for s in sizes if s < MIB], [s for s in sizes if s >= MIB]) if part]
+    small, paper = [s for s in sizes if s < MIB], [s for s in sizes if s >= MIB]
+    panels = [part for part in (small, paper) if part] if len(paper) > FEW else [sizes]
     ratios = [len(part) + 0.6 for part in panels]
     figure, grid = plt.subplots(
         1, len(panels), figsize=(7.6, 4.2), layout="constrained", squeeze=False, width_ratios=ratios
     )
     points = [p for axes, part in zip(grid[0], panels, strict=True) for p in _panel(axes, table, part)]
     grid[0, 0].set_ylabel("time for one block (ms)")
+    grid[0, -1].set_title("left bar: block-merge, right bar: tuple-merge", loc="right")
     handles: list[Artist] = [
         Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=label) for label, colour, hatch in STEPS.values()
     ]
@@ -54,7 +57,7 @@ def _panel(axes: Axes, table: pd.DataFrame, sizes: list[int]) -> list[Point]:
             if not cell.empty:
                 points.append(_bar(axes, cell, place + (side - 0.5) * (WIDTH + 0.04)))
     axes.set_xticks(range(len(sizes)), [size_shown(size) for size in sizes])
-    axes.set_xlabel("block size (left bar: block-merge, right bar: tuple-merge)" if sizes[-1] >= MIB else "smaller")
+    axes.set_xlabel("block size")
     axes.set_ylim(bottom=0)
     return points
 

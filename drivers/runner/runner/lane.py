@@ -315,7 +315,9 @@ class LaneWorker:
             dead = running.servers.dead()
         if exceeded := group.exceeded(dead):
             result |= {"status": "failed", "reason": exceeded}
-        result = disk.judge(result, observed.stats, self._disk_tests.get(profile, []))
+        result = disk.judge(
+            result, disk.without(observed.stats, section.untimed_operations), self._disk_tests.get(profile, [])
+        )
         memory_of_trial = group.record()
         if section.alone and result["status"] != "failed":
             self._doing(f"checking {trial.cell.label()}")

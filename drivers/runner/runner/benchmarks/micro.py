@@ -38,6 +38,7 @@ class Micro(Section):
     name: ClassVar[str] = "micro"
     size_key: ClassVar[str] = "micro_tuples"
     inside: ClassVar[bool] = True
+    untimed_operations: ClassVar[tuple[str, ...]] = ("flush",)  # between write and fetch
     mysql_load_rows_per_s: ClassVar[int] = 1
     engine_load_rows_per_s: ClassVar[int] = 1
 

@@ -43,6 +43,8 @@ class Section(Strict):
     """Whether a trial leaves data behind that no other trial may start from."""
     inside: ClassVar[bool] = False
     """Whether a program measures parts of the engine itself: no server, nothing is loaded, no terminals."""
+    untimed_operations: ClassVar[tuple[str, ...]] = ()
+    """Kinds of disk operations (read, write, flush) that no figure contains, so that late ones spoil none."""
     mysql_load_rows_per_s: ClassVar[int]
     engine_load_rows_per_s: ClassVar[int]
 

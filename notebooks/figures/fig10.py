@@ -1,4 +1,4 @@
-"""Figure 10: milliseconds for 100,000 updates by skew, a line for each kind of LRU chain; and the figures beside the paper's."""
+"""Figure 10: milliseconds for 100,000 updates by skew, a line for each kind of LRU chain; its table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _whole(table: pd.DataFrame, column: str) -> int:
 
 
 def beside(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the times at each skew, what the paper states about their ratios, and how far a singly-linked chain walks."""
+    """Return the times at each skew, their ratios beside the paper's, and how far a singly-linked chain walks."""
     rows = []
     for skew in sorted(table["skew"].unique(), reverse=True):
         at = table[table["skew"] == skew]

@@ -1,4 +1,4 @@
-"""Figure 11a: one block out and back, stacked steps; of each pair the left bar is block-merge, the right one tuple-merge."""
+"""Figure 11a: one block out and back, its steps stacked; left bars are block-merge, right ones tuple-merge."""
 
 from __future__ import annotations
 
@@ -95,21 +95,22 @@ def size_shown(size_bytes: int) -> str:
 
 
 def beside(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps of each cell, their sum, and construct and merge against write and fetch as the paper has them."""
+    """Return the steps of each cell, their sum, and the time in memory against that on the disk, as the paper does."""
     rows = []
-    for (size, merged), cell in table.groupby(["block_bytes", "merged"]):
+    for (at, merged), cell in table.groupby(["block_bytes", "merged"]):
+        size = int(str(at))
         times = {metric: micro.mean(cell, metric) for metric in (*STEPS, "elapsed_ms", "sync_ms")}
         in_memory, on_disk = (_sum(times, *names) for names in (("construct_ms", "merge_ms"), ("write_ms", "fetch_ms")))
         rows.append(
             {
-                "block": size_shown(int(size)),
+                "block": size_shown(size),
                 "merge": f"{merged}-merge",
                 "tuples": micro.shown(micro.mean(cell, "tuples_per_block")),
                 **{f"{label} (ms)": micro.shown(times[metric]) for metric, (label, _, _) in STEPS.items()},
                 "sum (ms)": micro.shown(times["elapsed_ms"]),
-                "sum per MB (ms)": micro.quotient(times["elapsed_ms"], int(size) / MIB),
+                "sum per MB (ms)": micro.quotient(times["elapsed_ms"], size / MIB),
                 "(construct + merge) / (write + fetch)": micro.quotient(in_memory, on_disk),
-                "paper": "above 1" if int(size) in PAPER else "",
+                "paper": "above 1" if size in PAPER else "",
                 "sync, not in the sum (ms)": micro.shown(times["sync_ms"]),
             }
         )

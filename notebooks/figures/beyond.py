@@ -58,4 +58,4 @@ def fetch(table: pd.DataFrame) -> Figure:
 def disk(table: pd.DataFrame) -> Figure:
     """Draw throughput by skew, a panel for each mix, a line for each disk."""
     panels = [Panel(str(mix), where=(("mix", mix),), log=True) for mix in sorted(table["mix"].unique(), reverse=True)]
-    return sweeps.draw(table, panels, series="disk_profile")
+    return sweeps.draw(table, panels, series="disk_profile", columns=len(panels))

@@ -1,4 +1,4 @@
-"""Figure 11a: one block out and back, its steps stacked; left bars are block-merge, right ones tuple-merge."""
+"""Figure 11a: a block out and back, its steps stacked; left bars: block-merge, right ones: tuple-merge."""
 
 from __future__ import annotations
 

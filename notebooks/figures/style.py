@@ -30,7 +30,7 @@ SYSTEMS = {
     "anticache-off": Look("no anti-caching", "#B8860B", "v", ":"),
 }
 
-SEQUENCE = (
+SEQUENCE: tuple[tuple[str, str, LineStyleType], ...] = (
     ("#000000", "s", "-"),
     ("#0072B2", "^", "--"),
     ("#D55E00", "D", "-."),

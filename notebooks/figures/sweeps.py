@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from figures import tables
 from figures.data import Point, point
@@ -30,7 +30,7 @@ METRICS = {
 AXES = {
     "skew": "skew (Zipf exponent s)",
     "lru_sample_rate": "sampling rate (alpha)",
-    "hole_threshold": "hole threshold (a block with a larger share is merged whole)",
+    "hole_threshold": "hole threshold",
     "eviction_check_interval_us": "eviction check interval",
 }
 NOTE_COLUMNS_PER_INCH = 17
@@ -75,7 +75,7 @@ def draw(
     for axes in list(grid.flat)[len(panels) :]:
         axes.remove()
     explain(figure, [of_look(look) for look in looks.values()], drawn, columns=4)
-    text = "\n".join(filter(None, [note, changed_while_running(table), tables.headline(table)]))
+    text = "\n".join(filter(None, [note, changed_while_running(table), marked(table), tables.headline(table)]))
     width = int(NOTE_COLUMNS_PER_INCH * size[0])
     below = "\n".join(textwrap.fill(part, width) for part in text.splitlines())
     figure.supxlabel(below, x=0.995, ha="right", fontsize=7, color="#666666")
@@ -100,9 +100,11 @@ def _axes(axes: Axes, x: str, places: list[Any], panel: Panel, *, empty: bool) -
         not_measured(axes)
     elif panel.log and axes.containers:
         axes.set_yscale("log")
+        axes.margins(y=0.15)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))  # a panel may have less than a decade
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.dataLim.y1 * 1.08 if axes.dataLim.y1 > 0 else None)
     axes.yaxis.set_major_formatter(FuncFormatter(thousands))
 
 
@@ -154,17 +156,27 @@ def changed_while_running(table: pd.DataFrame) -> str:
     )
 
 
+def marked(table: pd.DataFrame) -> str:
+    """Say how many trials are flagged, invalid or missing, where some are, and by which flags."""
+    trouble = table[(table["status"] != "ok") | (table["flags"] != "")]
+    if trouble.empty:
+        return ""
+    flags = sorted({flag for text in trouble["flags"] for flag in text.split(";") if flag})
+    kinds = sorted(set(trouble["status"]) - {"ok"}) + flags
+    return f"{len(trouble)} of {len(table)} trials are marked: {', '.join(kinds)} (report.html says why)."
+
+
 def numbers(table: pd.DataFrame, *, series: str, x: str = "skew", metric: str = "throughput_txn_s") -> pd.DataFrame:
     """Return the means with their 95 % intervals: a row for each value of `x` (and mix), a column for each series."""
     cells: dict[tuple[str, Any], dict[str, str]] = {}
     for (mix, at, value), rows in table.groupby(["mix", x, series], sort=False):
         cells.setdefault((str(mix), at), {})[label(series, value, table)] = _cell(point(rows, 0.0, metric), metric)
     order = [label(series, v, table) for v in sorted(table[series].dropna().unique())]
-    rows = [
+    lines = [
         {"mix": mix, x: written(x, at), **found}
         for (mix, at), found in sorted(cells.items(), key=lambda c: (c[0][0], -c[0][1] if x == "skew" else c[0][1]))
     ]
-    return pd.DataFrame(rows, columns=["mix", x, *order]).fillna("not measured")
+    return pd.DataFrame(lines, columns=["mix", x, *order]).fillna("not measured")
 
 
 def _cell(found: Point, metric: str) -> str:

@@ -1,4 +1,4 @@
-"""Figures 10, 11a and 11b on a run of the real program (scale smoke), as it was recorded, and on what may go wrong with it."""
+"""Figures 10, 11a and 11b on a recorded run of the real program (scale smoke), and on what may go wrong with it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 //! Fetch and merge (paper §3.4): bringing evicted tuples back without blocking the partition.
 //!
 //! 1. a pre-pass asks for tuples; those of one block share one fetch, also with other transactions;
-//! 2. the block, or the sectors of it that are needed, is read into a staging buffer, or taken from the buffer in which it still waits to be written; many reads are in flight;
+//! 2. the block, or the sectors of it that are needed, is read into a staging buffer, or taken from the buffer in which it still waits to be
+//!    written; many reads are in flight;
 //! 3. its header is checked, and room made for the tuples that will be merged;
 //! 4. tuple-merge brings back the wanted tuples and leaves stale entries (holes); block-merge, and tuple-merge at a block whose holes have
 //!    passed the threshold (lazy compaction), bring back every live tuple, the unwanted ones at the cold end, and delete the block;

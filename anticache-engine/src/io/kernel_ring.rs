@@ -228,7 +228,7 @@ mod tests {
                 ring.submit().unwrap();
                 ring.reap(&mut done);
             }
-            ring.start(&file, Request::Read { offset: 0 }, vec![aligned_buf(4096)], 2);
+            ring.start(&file, Request::Read { offset: 0, at: 0, bytes: 4096 }, vec![aligned_buf(4096)], 2);
             ring.refusals = vec![errno; 5];
             while done.len() < 2 {
                 ring.wait(&mut done).unwrap();

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner import machine
+from runner import files, machine
 from runner.errors import InputError
-from runner.files import ROOT
 from runner.hosts import Host
 from runner.workload import experiments_in
 from runner.yamlfile import nearest
 
+ROOT = files.ROOT
 WORKLOADS = ROOT / "workloads"
 NOTEBOOKS = ROOT / "notebooks"
 

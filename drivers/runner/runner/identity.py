@@ -21,6 +21,7 @@ SHAPING_MODULES = (
     "deploy",
     "disk",
     "driver",
+    "engine",
     "hosts",
     "judge",
     "lane",

@@ -90,14 +90,19 @@ class Plan:
         A benchmark whose trials leave their data changed has a deployment for each of them.
         """
 
-        for (deployment, _), group in groupby(trials, key=self.served):
-            yield self.deployments[deployment], list(group)
+        for served, group in groupby(trials, key=self.served):
+            yield self.deployments[served[0]], list(group)
 
-    def served(self, trial: Trial) -> tuple[str, str | int]:
-        """Name the start that serves a trial: the same for those that one start can serve, if they are neighbours."""
-        deployment = self.deployments[trial.deployment]
-        alone = self.workload(trial.experiment).section(deployment.benchmark).alone
-        return trial.deployment, trial.hash if alone else trial.index
+    def served(self, trial: Trial) -> tuple[str, str | int, str]:
+        """Name the start that serves a trial: the same for those that one start can serve, if they are neighbours.
+
+        Where settings are compared, each with a start of its own, the usual one must not serve other experiments as
+        well: it alone would have run for longer.
+        """
+        deployment, workload = self.deployments[trial.deployment], self.workload(trial.experiment)
+        section = workload.section(deployment.benchmark)
+        apart = trial.cell.compared() and not workload.values.live_settings and not section.inside
+        return trial.deployment, trial.hash if section.alone else trial.index, trial.experiment if apart else ""
 
     def workload(self, experiment: str) -> Workload:
         """Return the workload of one of the plan's experiments."""

@@ -77,6 +77,9 @@ def test_a_default_is_the_usual_deployment() -> None:
     whole = next(t.deployment for t in plan.trials if t.cell.fetch == "block")
     assert by_rate[0.01] == tuple_merge == whole
     assert len(set(by_rate.values())) == 7
+    assert all(len({t.experiment for t in on_it}) == 1 for _, on_it in plan.batches(plan.trials)), (
+        "the usual setting has no server that has run for longer than the others'"
+    )
 
 
 def test_blocks_are_multiples_of_the_scales() -> None:

@@ -170,10 +170,10 @@ fn sectors_are_read_until_a_block_is_merged_whole() {
         let mut database = database(|config| {
             (config.fetch, config.hole_threshold) = (fetch, 0.5);
             config.eviction_block_bytes = block_bytes;
-            config.memory_budget_bytes *= 4;
+            config.memory_budget_bytes *= 2;
         });
         let mut model = Model::new();
-        let rows: Vec<Op> = (0..12_000).map(|id| Op::Put(A, id, id * 7)).collect();
+        let rows: Vec<Op> = (0..15_000).map(|id| Op::Put(NOTES, id, id * 7)).collect();
         rows.chunks(100).for_each(|ops| run(&mut database, &mut model, ops));
         database.settle();
         (database, model)
@@ -181,7 +181,7 @@ fn sectors_are_read_until_a_block_is_merged_whole() {
     let read = |fetch: FetchUnit, ids: &[i64]| {
         let (mut database, mut model) = filled(fetch);
         let before = *database.partition.counters();
-        ids.iter().for_each(|&id| run(&mut database, &mut model, &[Op::Sum(A, vec![id])]));
+        ids.iter().for_each(|&id| run(&mut database, &mut model, &[Op::Sum(NOTES, vec![id])]));
         rows_agree(&database, &model);
         let after = *database.partition.counters();
         let blocks = after.fetched_blocks - before.fetched_blocks;

@@ -12,6 +12,7 @@ mod reference;
 mod secret;
 mod served;
 mod servers;
+mod settings;
 mod tpcc;
 mod tpcc_mysql;
 mod tpcc_trouble;

@@ -1,0 +1,170 @@
+"""Figures 8, 9a, 9b and the ablations on a recorded smoke run of the real systems, and on what may go wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from figures import beyond, fig08, fig09a, fig09b, style, sweeps
+from runner import claims, collect, notebooks
+from runner.files import read_json
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = Path(__file__).parent / "recorded" / "sweeps"
+DRAWN = {"fig08": fig08.draw, "fig09a": fig09a.draw, "fig09b": fig09b.draw}
+ABLATIONS = {
+    "alpha": beyond.alpha,
+    "holes": beyond.holes,
+    "eviction": beyond.eviction,
+    "keys": beyond.keys,
+    "fetch": beyond.fetch,
+    "disk": beyond.disk,
+}
+
+mpl.use("Agg")
+
+
+@pytest.fixture(scope="session")
+def recorded() -> pd.DataFrame:
+    return collect.read_csv(RECORDED / "trials.csv")
+
+
+def _of(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    return table[table["experiment"] == name].reset_index(drop=True)
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def _drawn(figure: Figure, panel: int = 0) -> list[float]:
+    """The values of a panel's points."""
+    lines = (container[0] for container in figure.axes[panel].containers)
+    return sorted(round(float(y), 3) for line in lines for y in np.asarray(line.get_ydata()))
+
+
+def _below(figure: Figure) -> str:
+    return " ".join(str(figure.get_supxlabel()).split())
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_point_for_every_cell_with_the_skew_falling(recorded: pd.DataFrame, name: str) -> None:
+    table = _of(recorded, name)
+    figure = DRAWN[name](table)
+    panels = {"fig09b": [(0, "read-heavy"), (2, "read-only")]}.get(name, [(0, "read-only")])
+    for panel, mix in panels:
+        expected = sorted(round(float(v), 3) for v in table[table["mix"] == mix]["throughput_txn_s"])
+        assert _drawn(figure, panel) == _drawn(figure, panel + 1) == expected, "linear and logarithmic"
+        left, right = figure.axes[panel].get_xlim()
+        assert left > right
+        low, high = figure.axes[panel].get_ylim()
+        assert low == 0
+        assert high > max(expected), "no marker is cut off"
+    assert "Blocks of 64 KiB stand for the paper's 1 MiB" in _below(figure)
+    assert ("Settings were changed in a running server" in _below(figure)) == (name == "fig08")
+
+
+def test_the_series_are_named_as_in_the_paper(recorded: pd.DataFrame) -> None:
+    def named(figure: Figure) -> list[str]:
+        return [text.get_text() for text in figure.legends[0].get_texts()]
+
+    assert named(fig08.draw(_of(recorded, "fig08"))) == ["block-merge", "tuple-merge"]
+    assert named(fig09a.draw(_of(recorded, "fig09a"))) == ["64 KiB", "256 KiB"]
+    assert named(fig09b.draw(_of(recorded, "fig09b"))) == ["128 B", "1024 B"]
+    large = _of(recorded, "fig09a").assign(
+        eviction_block_bytes=lambda t: (t["block_factor"] * (1 << 20)).astype("Int64")
+    )
+    figure = fig09a.draw(large)
+    assert named(figure) == ["1 MiB", "4 MiB"]
+    assert "stand for" not in _below(figure), "these are the paper's"
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_can_be_drawn(recorded: pd.DataFrame, name: str) -> None:
+    table = _of(recorded, f"beyond-{name}")
+    figure = ABLATIONS[name](table)
+    valid = table[table["status"] == "ok"]
+    assert _drawn(figure) == sorted(round(float(v), 3) for v in valid["throughput_txn_s"])
+    assert all(axes.get_xlabel() and axes.get_ylabel() for axes in figure.axes)
+
+
+def test_settings_stand_side_by_side_in_their_order(recorded: pd.DataFrame) -> None:
+    axes = beyond.alpha(_of(recorded, "beyond-alpha")).axes[0]
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["0.001", "0.01", "1"]
+    axes = beyond.eviction(_of(recorded, "beyond-eviction")).axes[0]
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["every batch", "5,000 ms"]
+
+
+def test_what_is_marked_is_said_on_the_figure(recorded: pd.DataFrame) -> None:
+    table = _of(recorded, "beyond-disk")
+    ssd = table["disk_profile"] == "sata-ssd"
+    flagged = table.assign(status="ok", reason="", flags=ssd.map({True: "disk_unlike_model", False: ""}))
+    figure = beyond.disk(flagged)
+    assert "1 of 2 trials are marked: disk_unlike_model" in _below(figure)
+    fills = {to_hex(c[0].get_markerfacecolor()) for c in figure.axes[0].containers}
+    assert "#ffffff" in fills, "hollow"
+    late = flagged.assign(status=ssd.map({True: "invalid", False: "ok"}), flags=ssd.map({True: "disk_late", False: ""}))
+    figure = beyond.disk(late)
+    assert "1 of 2 trials are marked: invalid, disk_late" in _below(figure)
+    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x" and np.size(line.get_xdata())]
+    assert len(crosses) == 1
+    numbers = sweeps.numbers(late, series="disk_profile")
+    assert numbers.iloc[0]["sata-ssd"].startswith("invalid: ")
+    assert list(sweeps.troubles(late)["disk_profile"]) == ["sata-ssd"]
+
+
+def test_numbers_have_intervals_where_there_are_trials(recorded: pd.DataFrame) -> None:
+    table = _of(recorded, "fig08").assign(status="ok", flags="")
+    once = sweeps.numbers(table, series="merge")
+    assert list(once.columns) == ["mix", "skew", "block-merge", "tuple-merge"]
+    assert list(once["skew"]) == ["1.5", "0.5"]
+    again = table.assign(
+        trial=1, trial_hash=table["trial_hash"] + "again", throughput_txn_s=table["throughput_txn_s"] * 1.1
+    )
+    twice = sweeps.numbers(pd.concat([table, again]), series="merge")
+    assert "[" not in once.iloc[0]["block-merge"]
+    assert "[" in twice.iloc[0]["block-merge"]
+    missing = table[~((table["merge"] == "block") & (table["skew"] == 0.5))]
+    assert sweeps.numbers(missing, series="merge").iloc[1]["block-merge"] == "not measured"
+
+
+def test_more_series_than_looks_are_refused() -> None:
+    names = [str(n) for n in range(8)]
+    looks = style.sequence(names[:7])
+    assert len({(look.marker) for look in looks}) == 7, "told apart in grey by their markers"
+    with pytest.raises(ValueError, match="8 series in one panel"):
+        style.sequence(names)
+
+
+@pytest.fixture
+def run(recorded: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "results" / "runs" / "recorded"
+    directory.mkdir(parents=True)
+    collect.write(recorded[~recorded["experiment"].isin(["beyond-holes"])].reset_index(drop=True), directory)
+    claims.write(claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), recorded, {}), directory)
+    monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
+    return directory
+
+
+def test_the_notebooks_execute_and_leave_out_what_is_not_there(run: Path, tmp_path: Path) -> None:
+    names = ["fig08", "fig09a", "fig09b", "beyond"]
+    copies = [Path(shutil.copy(ROOT / "notebooks" / f"{name}.ipynb", tmp_path)) for name in names]
+    for copy in notebooks.execute_all(copies, run):
+        cells = [cell for cell in read_json(copy)["cells"] if cell["cell_type"] == "code"]
+        assert sum(len("".join(cell["source"]).splitlines()) for cell in cells) < 35, "logic belongs into figures/"
+        text = str([cell["outputs"] for cell in cells])
+        claim = {"fig08": "C17", "fig09a": "C18", "fig09b": "C19", "beyond": "This run has no beyond-holes"}[copy.stem]
+        assert claim in text
+    drawn = {path.stem for path in (run / "figures").glob("*.png")}
+    assert drawn == {"fig08", "fig09a", "fig09b", *(f"beyond-{name}" for name in ABLATIONS if name != "holes")}

@@ -12,7 +12,7 @@ INVENTORY ?= local
 DISK ?= hdd-7200
 RESULTS ?= results
 
-FIGURES := fig01-05 fig06 fig07 fig08 fig09 fig09a fig09b fig10 fig11 fig12 beyond
+FIGURES := fig01-05 fig06 fig07 fig08 fig09 fig09a fig09b fig10 fig11 fig11a fig11b fig12 beyond
 # A target runs the experiments with its name, or with its name and a letter, or a dash and a word, behind it.
 EXPERIMENTS_OF = $(patsubst workloads/%.yml,%,$(foreach name,$(1),$(wildcard workloads/$(name).yml workloads/$(name)[a-z].yml workloads/$(name)-*.yml)))
 EXISTING = $(call EXPERIMENTS_OF,$(filter-out fig%a fig%b,$(FIGURES)))
@@ -93,8 +93,10 @@ fig08: ## Figure 8: merge strategies
 fig09: ## Figures 9a and 9b: block and tuple sizes
 fig09a: ## Figure 9a: block size
 fig09b: ## Figure 9b: tuple size
-fig10: ## Figure 10: LRU chain
-fig11: ## Figure 11: eviction and index overhead
+fig10: ## Figure 10: LRU chain, inside the engine
+fig11: ## Figures 11a and 11b: eviction and index overhead, inside the engine
+fig11a: ## Figure 11a: steps of an eviction by block size
+fig11b: ## Figure 11b: index updates
 fig12: ## Figure 12: evictions over time
 beyond: ## What the paper leaves open: sampling rate, holes, evictions, order of keys, sectors, disks
 $(FIGURES):

@@ -76,6 +76,11 @@ impl BlockBuilder {
         Self { identity, buffer, used: BLOCK_HEADER_BYTES, tuples: 0 }
     }
 
+    /// What the block is known by.
+    pub fn identity(&self) -> BlockIdentity {
+        self.identity
+    }
+
     /// Rows of `row_bytes` that fit in a block of `block_bytes`.
     pub fn capacity(block_bytes: usize, row_bytes: usize) -> usize {
         block_bytes.saturating_sub(BLOCK_HEADER_BYTES) / (TUPLE_PREFIX_BYTES + row_bytes)

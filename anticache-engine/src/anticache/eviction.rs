@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::AntiCache;
 use super::block::BlockBuilder;
 use super::block_table::{BlockState, Place};
+use super::chain::LruChain;
 use super::evicted_table::Location;
 use super::shares::{coldest_table, least_accessed_table};
 use crate::catalog::TableId;
@@ -23,6 +24,7 @@ use crate::io::AlignedBuf;
 use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition};
 use crate::stats::Counters;
+use crate::storage::meter::MemoryMeter;
 use crate::storage::table::Table;
 use crate::storage::tuples::flag;
 
@@ -196,35 +198,7 @@ impl Partition {
         let table = &mut self.tables[usize::from(table_id)];
         let identity = anticache.new_identity(block_id, table_id);
         let mut builder = BlockBuilder::new(identity, anticache.buffers.take()?);
-        let (mut skipped, mut skipped_unsynced) = (0, 0);
-        while let Some(coldest) = table.chain().and_then(super::chain::LruChain::coldest) {
-            let flags = table.tuples().flags(coldest);
-            if flags & (flag::UNSYNCED | flag::PINNED) != 0 {
-                // A waiting transaction needs it, or its last write is not durable, which only the tuple's flags tell: it stays until then.
-                *unsynced |= flags & flag::UNSYNCED != 0;
-                skipped += 1;
-                skipped_unsynced += u64::from(flags & flag::UNSYNCED != 0);
-                if skipped > table.tuples().live() || skipped_unsynced > MOST_UNSYNCED {
-                    break;
-                }
-                table.touch(coldest);
-                continue;
-            }
-            let row_bytes = if table.def().has_var() {
-                anticache.scratch.clear();
-                table.serialize(coldest, &mut anticache.scratch);
-                anticache.scratch.len()
-            } else {
-                table.def().row_bytes
-            };
-            let Some(offset) = builder.place_for(row_bytes) else {
-                break;
-            };
-            let entry = table.evict(coldest, Location { block_id, offset }, &mut self.meter);
-            let row = if table.def().has_var() { &anticache.scratch } else { table.tuples().row(coldest) };
-            builder.push(entry, row);
-            table.forget_evicted(coldest);
-        }
+        *unsynced |= fill(&mut builder, table, &mut self.meter, &mut anticache.scratch);
         let tuples = builder.tuples();
         if tuples == 0 {
             anticache.buffers.give_back(builder.into_buffer());
@@ -313,4 +287,39 @@ impl Partition {
             anticache.keep_or_give_back(id, buffer, needed, &mut self.meter);
         }
     }
+}
+
+/// Steps 2 and 3 for one block: moves the table's coldest tuples into `builder` until it is full. `scratch` is for the rows of tables with VARCHAR
+/// columns. Returns whether a tuple had to stay for its log group.
+pub fn fill(builder: &mut BlockBuilder, table: &mut Table, meter: &mut MemoryMeter, scratch: &mut Vec<u8>) -> bool {
+    let block_id = builder.identity().block_id;
+    let (mut skipped, mut skipped_unsynced) = (0, 0);
+    while let Some(coldest) = table.chain().and_then(LruChain::coldest) {
+        let flags = table.tuples().flags(coldest);
+        if flags & (flag::UNSYNCED | flag::PINNED) != 0 {
+            // A waiting transaction needs it, or its last write is not durable, which only the tuple's flags tell: it stays until then.
+            skipped += 1;
+            skipped_unsynced += u64::from(flags & flag::UNSYNCED != 0);
+            if skipped > table.tuples().live() || skipped_unsynced > MOST_UNSYNCED {
+                break;
+            }
+            table.touch(coldest);
+            continue;
+        }
+        let row_bytes = if table.def().has_var() {
+            scratch.clear();
+            table.serialize(coldest, scratch);
+            scratch.len()
+        } else {
+            table.def().row_bytes
+        };
+        let Some(offset) = builder.place_for(row_bytes) else {
+            break;
+        };
+        let entry = table.evict(coldest, Location { block_id, offset }, meter);
+        let row = if table.def().has_var() { scratch.as_slice() } else { table.tuples().row(coldest) };
+        builder.push(entry, row);
+        table.forget_evicted(coldest);
+    }
+    skipped_unsynced > 0
 }

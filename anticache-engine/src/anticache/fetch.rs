@@ -31,18 +31,18 @@ use crate::storage::tuples::TupleId;
 const MOST_MERGED: u32 = 1024;
 
 /// What a merge brought back.
-#[derive(Default)]
-struct Merged {
+#[derive(Debug, Default)]
+pub struct Merged {
     /// How long it took, in microseconds.
-    took_us: u64,
+    pub took_us: u64,
     /// The tuples that transactions wait for, with the entries that they had in the Evicted Table.
-    wanted: Vec<(EvictedId, TupleId)>,
+    pub wanted: Vec<(EvictedId, TupleId)>,
     /// All tuples.
-    tuples: u32,
+    pub tuples: u32,
     /// Why one of them could not be brought back.
-    problem: Option<BlockError>,
+    pub problem: Option<BlockError>,
     /// Whether one of them found no memory, and the rest was left for later.
-    is_short: bool,
+    pub is_short: bool,
 }
 
 impl Partition {
@@ -427,8 +427,11 @@ impl AntiCache {
     }
 }
 
-/// Steps 3 and 4. Room has been made for the tuples; those `wanted` come in ascending order.
-fn merge(
+/// Step 4 for a block whose header was checked: all of it, or the `wanted` tuples, which come in ascending order. Room has been made for them.
+///
+/// # Errors
+/// When a wanted tuple is not what was written; nothing is merged then.
+pub fn merge(
     table: &mut Table,
     meter: &mut MemoryMeter,
     counters: &mut Counters,

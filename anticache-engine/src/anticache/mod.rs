@@ -23,6 +23,7 @@ pub mod eviction;
 pub mod fetch;
 pub mod scan;
 pub mod shares;
+pub mod single_chain;
 
 pub(crate) use budget::Room;
 

@@ -193,7 +193,11 @@ impl Spec {
     }
 }
 
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, SpecError> {
+/// Reads a JSON file.
+///
+/// # Errors
+/// [`SpecError::Unreadable`] or [`SpecError::Malformed`].
+pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, SpecError> {
     let text =
         std::fs::read_to_string(path).map_err(|source| SpecError::Unreadable { path: path.to_owned(), source })?;
     serde_json::from_str(&text).map_err(|error| {

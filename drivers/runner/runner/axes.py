@@ -6,7 +6,7 @@ A new axis is a field of `Grid`, a field of `Cell` and an entry of `AXES`.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -14,12 +14,15 @@ from runner import engine
 from runner.systems import SYSTEMS, System
 from runner.yamlfile import Strict
 
-BenchmarkName = Literal["ycsb", "tpcc"]
+BenchmarkName = Literal["ycsb", "tpcc", "micro"]
+BENCHMARKS: tuple[str, ...] = get_args(BenchmarkName)
 Skew = Annotated[float, Field(ge=0.5, le=1.5)]
 Ratio = Annotated[float, Field(gt=0, le=1024)]
 BlockFactor = Annotated[float, Field(gt=0, le=64)]
 TupleBytes = Annotated[int, Field(ge=16, le=1 << 20)]
 KeyOrder = Literal["clustered", "scattered"]
+MicroBlock = Annotated[int, Field(ge=4096, le=1 << 24, multiple_of=4096)]
+Indexes = Annotated[int, Field(ge=0, le=8)]
 RATIOS = "numbers above 0 and up to 1024 (data bytes / memory for them), e.g. [1, 2, 4, 8]"
 
 
@@ -34,7 +37,7 @@ class Grid(Strict):
     )
     data_memory_ratio: list[Ratio] | None = Field(default=None, min_length=1, description=RATIOS)
     benchmark: list[BenchmarkName] | None = Field(
-        default=None, min_length=1, description="names of benchmarks, at least one of ycsb, tpcc"
+        default=None, min_length=1, description="names of benchmarks, at least one of ycsb, tpcc, micro"
     )
     system: list[System] | None = Field(
         default=None, min_length=1, description=f"names of systems, at least one of {', '.join(SYSTEMS)}"
@@ -65,6 +68,17 @@ class Grid(Strict):
     disk_profile: list[str] | None = Field(
         default=None, min_length=1, description="names of emulated disks, e.g. [hdd-7200, nvme]"
     )
+    chain: list[Literal["none", "double", "single"]] | None = Field(
+        default=None, min_length=1, description="none, double, single (links of the LRU chain)"
+    )
+    block_bytes: list[MicroBlock] | None = Field(
+        default=None, min_length=1, description="multiples of 4096 from 4096 to 16777216 (16 MiB)"
+    )
+    merged: list[Literal["block", "tuple"]] | None = Field(
+        default=None, min_length=1, description="block, tuple (what is merged after a fetch)"
+    )
+    indexes: list[Indexes] | None = Field(default=None, min_length=1, description="integers from 0 to 8")
+    index_kind: list[Literal["hash", "ordered"]] | None = Field(default=None, min_length=1, description="hash, ordered")
 
     def values(self, axis: str) -> list[Any]:
         """Return the values of an axis; none when it is left out."""
@@ -86,10 +100,16 @@ class Axis:
     """Whether another value needs another deployment."""
     only_of: str = ""
     """The benchmark that it belongs to; empty: it applies to all."""
+    also_of: str = ""
+    """A benchmark whose section says whether it needs it."""
     optional: bool = False
     """Whether a grid may leave it out: every cell then has what the experiment, the scale or the call says."""
     of_engine: bool = False
     """Whether only a system that evicts has it."""
+
+    def applies_to(self, benchmark: str) -> bool:
+        """Tell whether cells of a benchmark may have it."""
+        return self.only_of in ("", benchmark) or self.also_of == benchmark
 
     @property
     def live(self) -> bool:
@@ -101,7 +121,7 @@ AXES = (
     Axis("system", deploys=True),
     Axis("benchmark", deploys=True),
     Axis("mix", only_of="ycsb"),
-    Axis("skew", "s={}", only_of="ycsb"),
+    Axis("skew", "s={}", only_of="ycsb", also_of="micro"),
     Axis("data_memory_ratio", "{}x", deploys=True),
     Axis("tuple_bytes", "{} B", deploys=True, only_of="ycsb", optional=True),
     Axis("key_order", deploys=True, only_of="ycsb", optional=True),
@@ -113,6 +133,11 @@ AXES = (
     Axis("hole_threshold", "holes {}", optional=True, of_engine=True),
     Axis("eviction_check_interval_us", "check {} us", optional=True, of_engine=True),
     Axis("eviction_blocks", "evict {}", optional=True, of_engine=True),
+    Axis("chain", "chain {}", only_of="micro", optional=True),
+    Axis("block_bytes", "{} B", only_of="micro", optional=True),
+    Axis("merged", "{}-merge", only_of="micro", optional=True),
+    Axis("indexes", "{} indexes", only_of="micro", optional=True),
+    Axis("index_kind", only_of="micro", optional=True),
 )
 NAMES = tuple(axis.name for axis in AXES)
 
@@ -143,6 +168,11 @@ class Cell:
     hole_threshold: float | None = None
     eviction_check_interval_us: int | None = None
     eviction_blocks: int | None = None
+    chain: str | None = None
+    block_bytes: int | None = None
+    merged: str | None = None
+    indexes: int | None = None
+    index_kind: str | None = None
 
     def coordinates(self) -> dict[str, Any]:
         """Return the cell's axes with their values."""

@@ -44,6 +44,19 @@ HIT_QUALITY = (
 )
 """How well the engine's memory holds what is wanted, from its counters over the measured interval."""
 
+MICRO = (
+    "elapsed_ms",
+    "construct_ms",
+    "write_ms",
+    "sync_ms",
+    "fetch_ms",
+    "merge_ms",
+    "repetitions",
+    "walked_per_update",
+    "tuples_per_block",
+)
+"""Medians over the repetitions of a microbenchmark's trial."""
+
 MEASURED = (
     "throughput_txn_s",
     "committed",
@@ -74,6 +87,7 @@ MEASURED = (
     "evictions_per_s",
     "throughput_share_at_evictions",
     *HIT_QUALITY,
+    *MICRO,
 )
 """The columns that hold a measurement: a failed trial has none, whatever loadgen had counted until then."""
 
@@ -138,7 +152,25 @@ SCHEMA = pa.DataFrameSchema(
         "fetched_blocks_per_1000_txn": _number(),
         "fetched_bytes_per_txn": _number(),
         "evicted_blocks_per_1000_txn": _number(),
+        # of microbenchmarks: milliseconds of one repetition, the median over all
+        "elapsed_ms": _number(),
+        "construct_ms": _number(),
+        "write_ms": _number(),
+        "sync_ms": _number(),  # no part of elapsed_ms
+        "fetch_ms": _number(),
+        "merge_ms": _number(),
+        "repetitions": _integer(),
+        "walked_per_update": _number(),  # links that a singly-linked chain made follow
+        "tuples_per_block": _number(),
         # under which settings
+        "measure": _text(),
+        "tuples": _integer(),
+        "updates": _integer(),
+        "chain": _text(),
+        "block_bytes": _integer(),
+        "merged": _text(),
+        "indexes": _integer(),
+        "index_kind": _text(),
         "records": _integer(),
         "fields": _integer(),
         "field_bytes": _integer(),
@@ -193,8 +225,10 @@ SCHEMA = pa.DataFrameSchema(
     ordered=True,
     checks=[
         pa.Check(
-            lambda table: table["throughput_txn_s"].notna() | (table["status"] != "ok"),
-            error="an ok trial has a throughput",
+            lambda table: (
+                table[["throughput_txn_s", "elapsed_ms"]].notna().any(axis="columns") | (table["status"] != "ok")
+            ),
+            error="an ok trial has a throughput, or a time",
         ),
         pa.Check(
             lambda table: table[list(MEASURED)].isna().all(axis="columns") | table["status"].isin(["ok", "invalid"]),
@@ -322,7 +356,13 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
-_WITHOUT_TEXT = dict.fromkeys(("mix", "key_order", "access", "consistency", "fetch", "settings_changed"), "")
+_WITHOUT_TEXT = dict.fromkeys(
+    (
+        *("mix", "key_order", "access", "consistency", "fetch", "settings_changed"),
+        *("measure", "chain", "merged", "index_kind"),
+    ),
+    "",
+)
 """Texts that not every benchmark has; an absent number is empty by itself."""
 
 
@@ -366,6 +406,7 @@ def _measured(result: dict[str, Any], environment: dict[str, Any]) -> dict[str, 
         measured[name] = sum(counts.values()) if isinstance(counts, dict) else None
     for name in ("mean", "p50", "p95", "p99", "p999", "max"):
         measured[f"latency_us_{name}"] = latency.get(name)
+    measured |= {name: result[name] for name in MICRO if name in result}
     measured |= _disk(environment.get("disk", {}).get("observed", {}))
     measured["memory_peak_bytes"] = _memory_peak(environment)
     used = environment.get("control_group", {}).get("used", {})
@@ -406,6 +447,8 @@ def _settings(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     settings = {name: values[name] for name in names} | {"merge": ""}
     settings["disk_region_bytes"] = values["disk"]["region_bytes"] or None
     settings |= {name: values.get("data", {}).get(name) for name in ("stored_bytes", "row_memory_bytes")}
+    if values["benchmark"] == "micro":
+        return settings | {"durability": ""}
     if values["system"].startswith("mysql"):
         settings |= {n: values[n] for n in ("mysql_buffer_pool_bytes", "memcached_bytes", "mysql_redo_log_bytes")}
         return settings

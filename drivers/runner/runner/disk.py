@@ -191,6 +191,15 @@ def judge(result: dict[str, Any], stats: dict[str, Any], tests: list[dict[str, A
     return {**result, "status": "invalid", "reason": reason, "flags": [*result.get("flags", []), "disk_late"]}
 
 
+def without(stats: dict[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
+    """Return what a disk observed, with the late operations of some kinds counted as in time."""
+    late = stats.get("late")
+    if not late or not kinds:
+        return stats
+    left = late["late"] - sum(late["late_by_kind"].get(kind, 0) for kind in kinds)
+    return {**stats, "late": {**late, "late": left, "late_share": left / max(1, late["operations"])}}
+
+
 def problem(stats: dict[str, Any]) -> str:
     """Say why the disk's part of a trial is not to be trusted; empty when nothing is wrong."""
     if errors := stats.get("host_io_errors", 0) + stats.get("failed_operations", 0):

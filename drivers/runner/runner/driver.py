@@ -16,6 +16,7 @@ from runner.hosts import Host, LostNodeError, Processes
 
 LOADGEN = Path("target/release/loadgen")
 ANTICACHED = Path("target/release/anticached")
+MICRO = Path("target/release/anticache-micro")
 WAIT_S = 0.2  # between looks at an interruption
 SERVER_CHECK_S = 0.5
 GRACE_S = 15.0  # what loadgen gets to write its result after SIGTERM
@@ -31,15 +32,18 @@ class Outcome:
     exit_code: int
     stopped: str
     last_line: str
+    program: str = "loadgen"
 
 
 @dataclass(frozen=True)
 class Client:
-    """Where loadgen runs: a host, its places, and the program as it lies there."""
+    """Where loadgen, or a program that is called like it, runs: a host, its places, the program as it lies there."""
 
     host: Host
     tools: Path
     program: Path
+    name: str = "loadgen"
+    """In the names of its files, and in messages."""
 
 
 def binary(root: Path) -> Path:
@@ -68,16 +72,17 @@ def call(
 ) -> Outcome:
     """Run ``loadgen <verb>`` on the client node and bring what it wrote into `directory`.
 
-    Its messages go to ``loadgen-<verb>.log`` there, its spec, less passwords, to ``loadgen-<verb>.json``. It is ended
+    Its messages go to ``loadgen-<verb>.log`` there, its spec, less passwords, to ``loadgen-<verb>.json`` (or the
+    client's name instead). It is ended
     when it takes longer than `limit_s`, when `cancelled` says so, or when one of `servers` died. Raises LostNodeError
     when one of the two nodes does not answer any more.
     """
     endpoint: dict[str, Any] = spec.get("endpoint", {})
     shown = {**spec, "endpoint": without_secrets(endpoint)}
-    write_json(directory / f"loadgen-{verb}.json", shown)
+    write_json(directory / f"{client.name}-{verb}.json", shown)
     host = client.host
     work = host.make_work(client.tools / "work")
-    log_name = f"loadgen-{verb}.log"
+    log_name = f"{client.name}-{verb}.log"
     try:
         spec_path, endpoint_path = work / "spec.json", work / "endpoint-with-passwords.json"
         host.write(spec_path, json.dumps(shown).encode())
@@ -87,16 +92,16 @@ def call(
         try:
             pid = host.spawn(command, work / log_name)
         except OSError as error:
-            raise RunError(f"loadgen cannot be started on {host.name}: {error}") from None
+            raise RunError(f"{client.name} cannot be started on {host.name}: {error}") from None
         try:
-            exit_code, stopped = _watch(host, pid, cancelled, limit_s, servers)
+            exit_code, stopped = _watch(client, pid, cancelled, limit_s, servers)
         finally:
             _fetch(host, work, directory, leave={spec_path.name, endpoint_path.name})
     finally:
         with contextlib.suppress(LostNodeError):
             host.remove_work(work)
     lines = [line for line in tail(directory / log_name, 20).splitlines() if line.strip()]
-    return Outcome(exit_code, stopped, lines[-1].strip() if lines else "")
+    return Outcome(exit_code, stopped, lines[-1].strip() if lines else "", client.name)
 
 
 def _fetch(host: Host, work: Path, directory: Path, leave: set[str]) -> None:
@@ -108,9 +113,10 @@ def _fetch(host: Host, work: Path, directory: Path, leave: set[str]) -> None:
 
 
 def _watch(
-    host: Host, pid: int, cancelled: Callable[[], bool], limit_s: float, servers: Processes | None
+    client: Client, pid: int, cancelled: Callable[[], bool], limit_s: float, servers: Processes | None
 ) -> tuple[int, str]:
-    """Wait for the end of loadgen, or bring it about; return its exit code, and the reason in the latter case."""
+    """Wait for the end of the program, or bring it about; return its exit code, and the reason in the latter case."""
+    host = client.host
     began = checked = time.monotonic()
     died_at: float | None = None
     while True:
@@ -121,7 +127,7 @@ def _watch(
         if cancelled():
             return host.end(pid, GRACE_S), "interrupted"
         if now > began + limit_s:
-            return host.end(pid, GRACE_S), f"loadgen did not end within {limit_s:.0f} s and was ended"
+            return host.end(pid, GRACE_S), f"{client.name} did not end within {limit_s:.0f} s and was ended"
         if servers is not None and died_at is None and now - checked > SERVER_CHECK_S:
             checked = now
             died_at = now if _dead(servers, host, pid) else None

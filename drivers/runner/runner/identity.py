@@ -13,6 +13,7 @@ from typing import Any
 
 SHAPING_MODULES = (
     "agent",
+    "benchmarks/micro",
     "benchmarks/tpcc",
     "benchmarks/ycsb",
     "consistency",
@@ -34,6 +35,7 @@ SHAPING_PATHS = (
     "ansible",
     "anticache-engine",
     "drivers/loadgen",
+    "drivers/micro",
     "drivers/spindle",
     "Cargo.toml",
     "Cargo.lock",

@@ -34,7 +34,8 @@ def judge(
     elif outcome.stopped:
         reason = outcome.stopped
     elif "status" not in result:
-        reason = f"loadgen left no result (exit code {outcome.exit_code}): {outcome.last_line or 'it said nothing'}"
+        said = outcome.last_line or "it said nothing"
+        reason = f"{outcome.program} left no result (exit code {outcome.exit_code}): {said}"
     if reason:
         result |= {"status": "failed", "reason": reason}
     elif result["status"] == "ok":

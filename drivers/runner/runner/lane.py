@@ -64,7 +64,7 @@ class LaneWorker:
         self._datasets = lane.nodes.db.node_root / "datasets"
         self._up: Path | None = None  # the newest deployment's directory while its servers may run
         self._previous = ""
-        self._client_cache: driver.Client | None = None
+        self._clients: dict[bool, driver.Client] = {}
         self._disks: dict[str, disk.Control] = {}
         self._disk_tests: dict[str, list[dict[str, Any]]] = {}
 
@@ -151,6 +151,8 @@ class LaneWorker:
         values = self._deployment_file(deployment, workload, cell, "restore" if restore else "none")
         save(values, place)
         running = self._start(deployment, values, place)
+        if workload.section(deployment.benchmark).inside:
+            return running
         if not restore:
             self._loadgen("load", workload, cell, running)
             if not self._run.tables(deployment.content).get(family(deployment.system)):
@@ -213,13 +215,18 @@ class LaneWorker:
         log = place / ("ansible.log" if place != self._run.path else f"{name}-{self.lane.name}.log")
         self._ansible.play(name, values, log, cancellable)
 
-    def _client(self) -> driver.Client:
-        """Put loadgen on the client node, once."""
-        if self._client_cache is None:
+    def _client(self, inside: bool = False) -> driver.Client:
+        """Put loadgen on the client node, once; or the program that measures inside the engine."""
+        if inside not in self._clients:
             tools = self.lane.nodes.client.node_tools
-            program = self.lane.client.place(self._tools.loadgen, tools)
-            self._client_cache = driver.Client(self.lane.client, tools, program)
-        return self._client_cache
+            built = self._tools.root / driver.MICRO if inside else self._tools.loadgen
+            if not built.is_file():
+                raise RunError(f"{built} is missing: build it with `make build`")
+            program = self.lane.client.place(built, tools)
+            self._clients[inside] = driver.Client(
+                self.lane.client, tools, program, driver.MICRO.name if inside else driver.LOADGEN.name
+            )
+        return self._clients[inside]
 
     def _schema(self, workload: Workload, cell: Cell) -> str:
         """Put the DDL on the client node and return its path there."""
@@ -287,9 +294,12 @@ class LaneWorker:
         limit_s = trial.spec["warmup_s"] + trial.spec["measure_s"]
         limit_s += driver.TRIAL_SLACK_S + 0.5 * limit_s
         profile = running.deployment.values["disk"]["profile"]
-        with self._disk(profile).measuring() as observed:
+        section = workload.section_of(trial.cell)
+        # The disk's lateness says nothing about what does not use it.
+        measuring = self._disk(profile).measuring() if section.uses_disk else contextlib.nullcontext(disk.Observed())
+        with measuring as observed:
             outcome = driver.call(
-                self._client(),
+                self._client(section.inside),
                 "run",
                 {**trial.spec, "endpoint": running.endpoint, "schema": self._schema(workload, trial.cell)},
                 directory,
@@ -305,9 +315,11 @@ class LaneWorker:
             dead = running.servers.dead()
         if exceeded := group.exceeded(dead):
             result |= {"status": "failed", "reason": exceeded}
-        result = disk.judge(result, observed.stats, self._disk_tests.get(profile, []))
+        result = disk.judge(
+            result, disk.without(observed.stats, section.untimed_operations), self._disk_tests.get(profile, [])
+        )
         memory_of_trial = group.record()
-        if workload.section(running.deployment.benchmark).alone and result["status"] != "failed":
+        if section.alone and result["status"] != "failed":
             self._doing(f"checking {trial.cell.label()}")
             checked = self._call("check", workload, trial.cell, running, directory)
             dead = running.servers.dead()

@@ -100,9 +100,9 @@ class Plan:
         well: it alone would have run for longer.
         """
         deployment, workload = self.deployments[trial.deployment], self.workload(trial.experiment)
-        alone = workload.section(deployment.benchmark).alone
-        apart = trial.cell.compared() and not workload.values.live_settings
-        return trial.deployment, trial.hash if alone else trial.index, trial.experiment if apart else ""
+        section = workload.section(deployment.benchmark)
+        apart = trial.cell.compared() and not workload.values.live_settings and not section.inside
+        return trial.deployment, trial.hash if section.alone else trial.index, trial.experiment if apart else ""
 
     def workload(self, experiment: str) -> Workload:
         """Return the workload of one of the plan's experiments."""
@@ -162,7 +162,7 @@ def all_cells(workload: Workload) -> list[Cell]:
     grid = workload.grid
     cells = []
     for benchmark in grid.values("benchmark") or workload.experiment.benchmarks():
-        axes = {axis.name: grid.values(axis.name) for axis in AXES if axis.only_of in ("", benchmark)}
+        axes = {axis.name: grid.values(axis.name) for axis in AXES if axis.applies_to(benchmark)}
         axes["benchmark"] = [benchmark] if grid.benchmark else []
         named = {name: values for name, values in axes.items() if values}
         for coordinates in product(*named.values()):
@@ -205,7 +205,13 @@ def _ordered(
         for system in _turned(workload.grid.values("system"), index):
             where = {"system": system, **dict(zip(names, place, strict=True))}
             on_it = [c for c in cells if all(getattr(c, name) == value for name, value in where.items())]
-            on_it.sort(key=lambda c: (seed_of(workload, c, index), digest([c.settings(), index])))
+            on_it.sort(
+                key=lambda c: (
+                    seed_of(workload, c, index),
+                    digest([c.settings(), index]),
+                    digest([c.coordinates(), index]),
+                )
+            )
             if on_it:
                 yield make_deployment(workload, on_it[0], cpus, disk), on_it
 
@@ -295,7 +301,7 @@ def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> di
     benchmark = workload.benchmark_of(cell)
     section = workload.section_of(cell)
     # All of them, each time: the trial before may have had others.
-    changed = values.live_settings and cell.system in EVICTING
+    changed = values.live_settings and cell.system in EVICTING and not section.inside
     return {
         "format": 1,
         "system": cell.system,

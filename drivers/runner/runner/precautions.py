@@ -30,6 +30,7 @@ def of_plan(plan: Plan, cpus: machine.CpuSets) -> list[str]:
 
 def before_a_sweep(plan: Plan, cpus: machine.CpuSets, root: Path, nodes: dict[str, dict[str, Any]]) -> list[str]:
     """Warn of everything that would spoil figures: also of busy nodes, and of binaries older than their sources."""
-    stale = (identity.stale_binary(path) for path in (root / driver.LOADGEN, root / driver.ANTICACHED))
+    programs = (driver.LOADGEN, driver.ANTICACHED, driver.MICRO)
+    stale = (identity.stale_binary(root / program) for program in programs)
     busy = (machine.load_warning(name, description) for name, description in nodes.items())
     return [*of_plan(plan, cpus), *filter(None, [*busy, *stale])]

@@ -101,6 +101,8 @@ class Recorder:
         except LostNodeError:
             pass  # which is the trial's reason
         binaries = {**identity.binaries({"loadgen": self.tools.loadgen}), "anticached": anticached}
+        if pid := endpoint.get("pids", {}).get(driver.MICRO.name):
+            binaries |= lane.db.sha256({driver.MICRO.name: Path(f"/proc/{pid}/exe")})
         return {
             "lane": lane.name,
             "hosts": {"dbms": lane.db.name, "clients": lane.client.name},
@@ -129,8 +131,9 @@ class Recorder:
     def report(self, trial: Trial, result: dict[str, Any], lane: Lane | None) -> None:
         """Count a trial and print its outcome."""
         status, reason = result["status"], str(result.get("reason", ""))
-        throughput = result.get("throughput_txn_s")
+        throughput, elapsed_ms = result.get("throughput_txn_s"), result.get("elapsed_ms")
         shown = f"{throughput:,.0f} txn/s" if isinstance(throughput, int | float) else ""
+        shown = f"{elapsed_ms:,.3f} ms" if isinstance(elapsed_ms, int | float) else shown
         outcome = shown if status == "ok" else f"{status}: {reason}" + (f" ({shown})" if shown else "")
         with self._lock:
             self.summary.count(trial.cell.label(), status, reason)

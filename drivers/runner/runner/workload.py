@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from runner.axes import AXES, NAMES, RATIOS, Cell, Grid, Ratio, written
+from runner.axes import AXES, BENCHMARKS, NAMES, RATIOS, Cell, Grid, Ratio, written
+from runner.benchmarks.micro import Micro
 from runner.benchmarks.section import Section
 from runner.benchmarks.tpcc import Tpcc, TpccSize
 from runner.benchmarks.ycsb import Ycsb
@@ -42,14 +43,15 @@ class Experiment(Strict):
     format: Literal[1] = Field(description="1 (the version of this file's format)")
     title: str = Field(min_length=1, description="a text")
     paper: str = Field(min_length=1, description="the figure and section of the paper")
-    benchmark: Literal["ycsb", "tpcc"] | None = Field(
-        default=None, description="ycsb or tpcc, where it is no axis of the grid"
+    benchmark: Literal["ycsb", "tpcc", "micro"] | None = Field(
+        default=None, description="ycsb, tpcc or micro, where it is no axis of the grid"
     )
     seed: int = Field(ge=0, lt=2**32, description="an integer from 0 to 2^32-1")
     grid: Grid
     only: list[Only] = Field(default=[], description="a list of {system, data_memory_ratio}")
     ycsb: Ycsb | None = None
     tpcc: Tpcc | None = None
+    micro: Micro | None = None
     durability: Literal["sync", "off"] = Field(description="sync (acknowledged when on disk) or off")
     memcached_share: float = Field(
         gt=0, lt=1, description="a number between 0 and 1 (Memcached's part of the memory budget)"
@@ -79,6 +81,7 @@ class ScaleValues(Strict):
     """How big and how long: the values that a scale decides."""
 
     records: int = Field(ge=1000, description="an integer of at least 1000 (of YCSB)")
+    micro_tuples: int = Field(ge=1, description="an integer above 0 (of a microbenchmark's table)")
     tpcc: TpccSize
     warmup_s: float = Field(ge=0, le=86400, description="seconds from 0 to 86400")
     measure_s: float = Field(ge=0.1, le=86400, description="seconds from 0.1 to 86400")
@@ -106,6 +109,7 @@ class ScaleOverride(Strict):
     """Values of one scale that differ for one experiment."""
 
     records: int | None = Field(default=None, ge=1000, description="an integer of at least 1000")
+    micro_tuples: int | None = Field(default=None, ge=1, description="an integer above 0")
     tpcc: TpccSize | None = None
     warmup_s: float | None = Field(default=None, ge=0, le=86400, description="seconds from 0 to 86400")
     measure_s: float | None = Field(default=None, ge=0.1, le=86400, description="seconds from 0.1 to 86400")
@@ -203,7 +207,7 @@ def experiments_in(workloads: Path) -> list[str]:
 
 def _adopt_sections(document: Document, workloads: Path) -> None:
     """Put in place the sections that are given as the name of another experiment: two figures, the same benchmark."""
-    for benchmark in ("ycsb", "tpcc"):
+    for benchmark in BENCHMARKS:
         named = document.value((benchmark,))
         if not isinstance(named, str):
             continue
@@ -253,11 +257,11 @@ def _check_grid(document: Document, model: Experiment) -> None:
         named = known.name in grid.named()
         if known.name in needed and not named and not known.optional:
             raise document.error(("grid", known.name), "this key is missing: cells need a value on this axis")
-        if known.only_of and known.name not in needed and named:
+        if named and not any(known.applies_to(benchmark) for benchmark in model.benchmarks()):
             raise document.error(
                 ("grid", known.name), f"an axis of {known.only_of}, which this experiment does not run; remove it"
             )
-    for benchmark in ("ycsb", "tpcc"):
+    for benchmark in BENCHMARKS:
         runs, says = benchmark in model.benchmarks(), getattr(model, benchmark) is not None
         if runs and not says:
             raise document.error((benchmark,), "this key is missing: the experiment runs this benchmark")

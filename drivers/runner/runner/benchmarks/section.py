@@ -41,6 +41,10 @@ class Section(Strict):
     """The scale's value that says how much is loaded."""
     alone: ClassVar[bool] = False
     """Whether a trial leaves data behind that no other trial may start from."""
+    inside: ClassVar[bool] = False
+    """Whether a program measures parts of the engine itself: no server, nothing is loaded, no terminals."""
+    untimed_operations: ClassVar[tuple[str, ...]] = ()
+    """Kinds of disk operations (read, write, flush) that no figure contains, so that late ones spoil none."""
     mysql_load_rows_per_s: ClassVar[int]
     engine_load_rows_per_s: ClassVar[int]
 
@@ -51,6 +55,11 @@ class Section(Strict):
         """Return the number of terminals at a scale."""
         del values
         return self.terminals
+
+    @property
+    def uses_disk(self) -> bool:
+        """Whether what is measured depends on the disk under test."""
+        return True
 
     @property
     def default_key_order(self) -> str:

@@ -181,7 +181,7 @@ def seed_of(workload: Workload, cell: Cell, index: int) -> int:
     if compared := cell.compared():
         # Another experiment's trial on the same server must not find in memory what the same operations left there,
         shaping["experiment"] = workload.id
-        if workload.values.live_settings:
+        if workload.values.live_settings and not workload.section_of(cell).inside:
             shaping["compared"] = compared  # and where one server has all settings, nor must that of another setting.
     text = digest(shaping)
     return int(text[:12], 16)

@@ -46,6 +46,7 @@ def test_what_is_compared_meets_the_same_operations_in_another_order_each_time()
         seeds = {(t.cell.skew, t.seed) for t in trials if t.index == index}
         assert len(seeds) == 5, "one seed for each skew, whatever the chain"
     assert len({t.seed for t in trials}) == 15
+    assert len({t.seed for t in _plan("smoke", ("fig10",)).trials}) == 2, "also where trials share a start"
     orders = {
         tuple(t.cell.chain for t in trials if (t.index, t.cell.skew) == (index, skew))
         for index in range(3)

@@ -42,6 +42,11 @@ def eviction(table: pd.DataFrame) -> Figure:
     return sweeps.draw(table, panels, series="eviction_blocks", x="eviction_check_interval_us")
 
 
+def tables(table: pd.DataFrame) -> Figure:
+    """Draw throughput and hit quality of TPC-C over the data/memory ratio, a line for each choice of tables."""
+    return sweeps.draw(table, HIT_QUALITY, series="evict_from", x="data_memory_ratio", columns=3)
+
+
 def keys(table: pd.DataFrame) -> Figure:
     """Draw throughput by skew, a panel for each system, a line for each order of keys."""
     present = [system for system in SYSTEMS if (table["system"] == system).any()]

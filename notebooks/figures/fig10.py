@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 
 from figures import micro
 from figures.data import Point, point
+from figures.lines import line
+from figures.parts import of_look
 from figures.style import Look
 from figures.style import apply as apply_style
 
@@ -29,7 +31,11 @@ def draw(table: pd.DataFrame) -> Figure:
     """Draw the three lines, skew falling to the right as in the paper; logarithmic, or two of them were one."""
     apply_style()
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-    points = [p for chain, look in CHAINS.items() for p in micro.line(axes, _series(table, chain), look)]
+    points: list[Point] = []
+    for chain, look in CHAINS.items():
+        found = _series(table, chain)
+        line(axes, found, look)
+        points += found
     skews = sorted({p.at for p in points}, reverse=True)
     axes.set_xticks(skews, [f"{skew:g}" for skew in skews])
     axes.set_xlim(max(skews) + 0.07, min(skews) - 0.07)
@@ -37,7 +43,7 @@ def draw(table: pd.DataFrame) -> Figure:
         axes.set_yscale("log")
     axes.set_xlabel("skew (Zipf exponent s)")
     axes.set_ylabel(f"time for {_whole(table, 'updates'):,} updates (ms)")
-    micro.finish(figure, table, CHAINS, points, f"{_whole(table, 'tuples'):,} tuples")
+    micro.finish(figure, table, map(of_look, CHAINS.values()), points, f"{_whole(table, 'tuples'):,} tuples")
     return figure
 
 

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 
 from figures import micro
 from figures.data import Point, point
+from figures.lines import cross, interval
 from figures.style import apply as apply_style
 
 MIB = 1 << 20
@@ -44,8 +45,7 @@ def draw(table: pd.DataFrame) -> Figure:
     handles: list[Artist] = [
         Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=label) for label, colour, hatch in STEPS.values()
     ]
-    figure.legend(handles=[*handles, *micro.marks(points)], loc="outside upper center", ncols=6, frameon=False)
-    micro.note(figure, table, "1 KB tuples")
+    micro.finish(figure, table, handles, points, "1 KB tuples")
     return figure
 
 
@@ -66,7 +66,7 @@ def _bar(axes: Axes, cell: pd.DataFrame, place: float) -> Point:
     """Stack the means of the steps; the interval is that of their sum."""
     whole = point(cell, place, "elapsed_ms")
     if whole.estimate is None:
-        micro.cross(axes, [place], "#555555")
+        cross(axes, [place], "#555555")
         return whole
     bottom = 0.0
     for metric, (_, colour, hatch) in STEPS.items():
@@ -83,7 +83,7 @@ def _bar(axes: Axes, cell: pd.DataFrame, place: float) -> Point:
             zorder=3,
         )
         bottom += height
-    arms = micro.interval(whole.estimate)
+    arms = interval(whole.estimate)
     if arms is not None:
         axes.errorbar([place], [bottom], yerr=arms, color="#555555", capsize=2.5, linestyle="none", zorder=4)
     return whole

@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 
 from figures import micro
 from figures.data import Point, point
+from figures.lines import line
+from figures.parts import of_look
 from figures.style import Look
 from figures.style import apply as apply_style
 
@@ -28,12 +30,16 @@ def draw(table: pd.DataFrame) -> Figure:
     """Draw both lines from zero on."""
     apply_style()
     figure, axes = plt.subplots(figsize=(6.0, 3.8), layout="constrained")
-    points = [p for kind, look in KINDS.items() for p in micro.line(axes, _series(table, kind), look)]
+    points: list[Point] = []
+    for kind, look in KINDS.items():
+        found = _series(table, kind)
+        line(axes, found, look)
+        points += found
     axes.set_xticks(sorted({int(p.at) for p in points}))
     axes.set_xlabel("number of indexes")
     axes.set_ylabel(f"time for {int(table['updates'].max()):,} tuples (ms)")
     axes.set_ylim(bottom=0)
-    micro.finish(figure, table, KINDS, points, f"{int(table['tuples'].max()):,} tuples")
+    micro.finish(figure, table, map(of_look, KINDS.values()), points, f"{int(table['tuples'].max()):,} tuples")
     return figure
 
 

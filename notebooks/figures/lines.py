@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from figures.data import Point
 from figures.parts import LOWER_BOUND
 from figures.style import Look
+from runner import stats
 
 SKEWS = (1.5, 1.25, 1.0, 0.75, 0.5)
 
@@ -37,13 +38,10 @@ def line(axes: Axes, points: list[Point], look: Look) -> None:
     heights = [p.estimate.value if p.estimate is not None else math.nan for p in points]
     axes.plot([p.at for p in points], heights, color=look.colour, linestyle=look.line, zorder=2)
     for p, estimate in measured:
-        bar = None
-        if estimate.low is not None and estimate.high is not None:
-            bar = np.array([[estimate.value - estimate.low], [estimate.high - estimate.value]])
         axes.errorbar(
             [p.at],
             [estimate.value],
-            yerr=bar,
+            yerr=interval(estimate),
             color=look.colour,
             marker=look.marker,
             markerfacecolor="white" if p.flagged else look.colour,
@@ -54,7 +52,18 @@ def line(axes: Axes, points: list[Point], look: Look) -> None:
     bounded = [(p.at, e.value) for p, e in measured if p.lower_bound]
     at, above = [skew for skew, _ in bounded], [value for _, value in bounded]
     axes.plot(at, above, color=look.colour, linestyle="none", marker=LOWER_BOUND, zorder=4)
-    failed = [p.at for p in points if p.estimate is None]
-    if failed:
+    cross(axes, [p.at for p in points if p.estimate is None], look.colour)
+
+
+def cross(axes: Axes, places: list[float], colour: str) -> None:
+    """Mark cells without a usable trial on the x axis."""
+    if places:
         below = axes.get_xaxis_transform()  # y as a share of the panel: visible whatever the scale
-        axes.plot(failed, [0.03] * len(failed), "x", color=look.colour, transform=below, clip_on=False, zorder=4)
+        axes.plot(places, [0.03] * len(places), "x", color=colour, transform=below, clip_on=False, zorder=4)
+
+
+def interval(estimate: stats.Estimate) -> np.ndarray | None:
+    """Return the two arms of an error bar; None for a single trial."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return np.array([[estimate.value - estimate.low], [estimate.high - estimate.value]])

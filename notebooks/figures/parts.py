@@ -14,10 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.markers import CARETUPBASE, MarkerStyle
 from matplotlib.patches import Patch
 
-from figures import trouble
+from figures import tables, trouble
 from figures.data import Point
 from figures.style import HATCHES, SYSTEMS, Look
-from figures.tables import headline
 
 FORMATS = ("pdf", "svg", "png")
 FORMATS_VARIABLE = "ANTICACHE_EVAL_FORMATS"
@@ -75,14 +74,14 @@ def _bar(system: str) -> Artist:
     return Patch(facecolor=look.colour, edgecolor="white", hatch=HATCHES[system], label=look.label)
 
 
-def annotate(figure: Figure, table: pd.DataFrame, footnote: str = "") -> None:
+def annotate(figure: Figure, table: pd.DataFrame, footnote: str = "", headline: str = "") -> None:
     """Write below a figure what was run and, above it, which trials are missing, invalid or flagged (`trouble.note`).
 
-    A `footnote` comes first, a line for each of its own.
+    A `footnote` comes first, a line for each of its own; `headline` replaces that of `tables`.
 
     To be called after the legend was made: the note is its title, so that the layout keeps a place for both.
     """
-    lines = [*footnote.splitlines(), headline(table)]
+    lines = [*footnote.splitlines(), headline or tables.headline(table)]
     below = "\n".join(_wrapped(text, figure, FOOTER_POINTS) for text in lines)
     figure.supxlabel(below, x=0.995, ha="right", fontsize=FOOTER_POINTS, color="#666666")
     found = trouble.note(table)

@@ -28,6 +28,7 @@ METRICS = {
 }
 AXES = {
     "skew": "skew (Zipf exponent s)",
+    "data_memory_ratio": "data / memory",
     "lru_sample_rate": "sampling rate (alpha)",
     "hole_threshold": "hole threshold",
     "eviction_check_interval_us": "eviction check interval",
@@ -123,6 +124,9 @@ def label(column: str, value: Any, table: pd.DataFrame) -> str:
         "merge": "{}-merge",
         "tuple_bytes": "{} B",
         "skew": "s = {}",
+        "evict_from": {"coldest": "coldest first", "inverse-accesses": "inverse to accesses (paper)"}.get(
+            str(value), "{}"
+        ),
         "fetch": {"block": "whole block", "sectors": "sectors"}.get(str(value), "{}"),
         "eviction_blocks": "{} block(s) per eviction",
     }

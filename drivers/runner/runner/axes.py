@@ -64,6 +64,9 @@ class Grid(Strict):
         default=None, min_length=1, description="integers from 0 to 31 (blocks of an eviction; 0 = derived)"
     )
     fetch: list[engine.FetchName] | None = Field(default=None, min_length=1, description="block, sectors")
+    evict_from: list[engine.EvictFrom] | None = Field(
+        default=None, min_length=1, description="coldest, inverse-accesses"
+    )
     key_order: list[KeyOrder] | None = Field(default=None, min_length=1, description="clustered, scattered")
     disk_profile: list[str] | None = Field(
         default=None, min_length=1, description="names of emulated disks, e.g. [hdd-7200, nvme]"
@@ -129,6 +132,7 @@ AXES = (
     Axis("block_factor", "blocks x{}", deploys=True, optional=True, of_engine=True),
     Axis("merge", "{}-merge", optional=True, of_engine=True),
     Axis("fetch", "fetch {}", optional=True, of_engine=True),
+    Axis("evict_from", "evict from {}", deploys=True, optional=True, of_engine=True),
     Axis("lru_sample_rate", "alpha={}", optional=True, of_engine=True),
     Axis("hole_threshold", "holes {}", optional=True, of_engine=True),
     Axis("eviction_check_interval_us", "check {} us", optional=True, of_engine=True),
@@ -164,6 +168,7 @@ class Cell:
     block_factor: float | None = None
     merge: str | None = None
     fetch: str | None = None
+    evict_from: str | None = None
     lru_sample_rate: float | None = None
     hole_threshold: float | None = None
     eviction_check_interval_us: int | None = None

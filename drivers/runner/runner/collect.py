@@ -194,6 +194,7 @@ SCHEMA = pa.DataFrameSchema(
         "block_factor": _number(),  # times the scale's block, where sizes are compared
         "merge": _text(),
         "fetch": _text(),
+        "evict_from": _text(),
         "hole_threshold": _number(),
         "lru_sample_rate": _number(),
         "eviction_check_interval_us": _integer(),
@@ -358,7 +359,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 _WITHOUT_TEXT = dict.fromkeys(
     (
-        *("mix", "key_order", "access", "consistency", "fetch", "settings_changed"),
+        *("mix", "key_order", "access", "consistency", "fetch", "evict_from", "settings_changed"),
         *("measure", "chain", "merged", "index_kind"),
     ),
     "",

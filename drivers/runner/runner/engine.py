@@ -14,6 +14,7 @@ IntervalUs = Annotated[int, Field(ge=0, le=60_000_000)]
 Blocks = Annotated[int, Field(ge=0, le=31)]
 MergeName = Literal["tuple", "block"]
 FetchName = Literal["block", "sectors"]
+EvictFrom = Literal["coldest", "inverse-accesses"]
 
 LIVE = ("lru_sample_rate", "merge", "fetch", "hole_threshold", "eviction_check_interval_us", "eviction_blocks")
 """What the engine can change while it runs (anticache-engine/src/config.rs: LIVE_SETTINGS)."""
@@ -38,6 +39,11 @@ class Engine(Strict):
     )
     eviction_blocks: int = Field(
         default=0, ge=0, le=31, description="an integer from 0 to 31 (blocks of an eviction; 0 = derived)"
+    )
+
+    evict_from: EvictFrom = Field(
+        default="coldest",
+        description="coldest (the table with the coldest tuple) or inverse-accesses (the paper's shares)",
     )
 
     def deployed(self) -> dict[str, Any]:

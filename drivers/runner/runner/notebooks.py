@@ -28,9 +28,9 @@ DRAWN_FROM = "drawn-from.sha256"
 def applicable(experiments: list[str], directory: Path) -> list[str]:
     """Return the notebooks of `experiments` that exist, and the one that shows the claims.
 
-    Experiments whose names have a first part in common share the one that has its name: ``beyond-…``.
+    Experiments whose names have a first part in common may share the one that has its name: ``beyond-…``.
     """
-    names = dict.fromkeys([*(name.split("-")[0] for name in experiments), "claims"])
+    names = dict.fromkeys([*(part for name in experiments for part in (name, name.split("-")[0])), "claims"])
     return [name for name in names if (directory / f"{name}.ipynb").is_file()]
 
 

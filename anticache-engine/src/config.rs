@@ -142,10 +142,14 @@ pub struct Config {
     /// Length of a command-log segment.
     #[serde(default = "sixty_four_mebibytes")]
     pub log_segment_bytes: u64,
-    /// Group commit: how long after its first record a command-log group is written, at the earliest; 0 = as soon as the group before it is durable.
+    /// Group commit: how long after its first record a command-log group is written, at the earliest.
     #[serde(default)]
     pub log_group_interval_us: u64,
-    /// Bytes, waiting replies included, with which a group is written although `log_group_interval_us` has not passed.
+    /// Group commit: for how long after a group is durable the next one collects records, as a share of the time that the write took; at most 5 ms. 0 =
+    /// it is written at once with what there is.
+    #[serde(default = "quarter")]
+    pub log_gathering_share: f64,
+    /// Bytes, waiting replies included, with which a group is written although it is not due by these two.
     #[serde(default = "one_mebibyte")]
     pub log_group_bytes: usize,
     /// Seconds from one snapshot's beginning to the next; 0 = none by time. With `log` = off, snapshots are taken on demand only.
@@ -186,6 +190,10 @@ fn one_mebibyte() -> usize {
 }
 fn coldest() -> EvictFrom {
     EvictFrom::Coldest
+}
+
+fn quarter() -> f64 {
+    0.25
 }
 
 fn tuple_merge() -> Merge {
@@ -285,6 +293,9 @@ impl Config {
         if self.log_segment_bytes < 1 << 20 || !self.log_segment_bytes.is_multiple_of(DIRECT_IO_ALIGN_BYTES as u64) {
             let allowed = format!("a multiple of {DIRECT_IO_ALIGN_BYTES}, at least {}", 1 << 20);
             return refuse("log_segment_bytes", self.log_segment_bytes.to_string(), allowed);
+        }
+        if !(0.0..=1.0).contains(&self.log_gathering_share) {
+            return refuse("log_gathering_share", self.log_gathering_share.to_string(), "0 to 1".to_owned());
         }
         if self.log_group_interval_us > 1_000_000 {
             return refuse("log_group_interval_us", self.log_group_interval_us.to_string(), "0 to 1000000".to_owned());
@@ -496,6 +507,7 @@ mod tests {
             ("compaction", serde_json::json!("eager"), "unknown variant `eager`"),
             ("memory_budget_bytes", serde_json::json!(1000), "at least 16777216"),
             ("log_segment_bytes", serde_json::json!(10), "`log_segment_bytes` = 10"),
+            ("log_gathering_share", serde_json::json!(1.5), "`log_gathering_share` = 1.5: 0 to 1"),
             ("log_group_interval_us", serde_json::json!(1_000_001), "`log_group_interval_us` = 1000001: 0 to 1000000"),
             ("log_group_interval_us", serde_json::json!(-1), "invalid value: integer `-1`"),
             ("log_group_bytes", serde_json::json!(4095), "`log_group_bytes` = 4095: 4096 to 67108864"),

@@ -1,7 +1,7 @@
 //! The command log of a partition: procedure and parameters of every transaction that wrote, synced in groups (paper §2).
 //!
-//! A group collects records while the group before it is being written; the next write starts when that one is durable, so the group size
-//! adapts to the disk; where configured, not before a while has passed or enough bytes wait ([`CommandLog::grouped`]). Replies wait in their group.
+//! A group collects records while the group before it is being written; the next write starts a little after that one is durable, so the group size
+//! adapts to the disk ([`Gathering`]); where configured, not before a while has passed or enough bytes wait. Replies wait in their group.
 //! Reads are not logged, and wait only when they saw a tuple whose last write is not durable yet: a reply never shows what a crash could take back.
 //!
 //! Segment file `command-PPPP-NNNNNNNN.log` (partition, number), made ahead (`segment.rs`), direct I/O, little-endian numbers:
@@ -117,6 +117,22 @@ impl Group {
     }
 }
 
+/// How long groups collect records.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Gathering {
+    /// None is written before this has passed since its first record.
+    pub interval: Duration,
+    /// Nor before this share of the time that the last write took has passed since that ended. Those who were answered then can come with their next
+    /// transaction; otherwise they would wait for the write that others have begun, and for their own: two turns of a disk instead of one. A disk that
+    /// turns is at the same place only a turn later anyway.
+    pub share: f64,
+    /// With so many bytes waiting, replies included, a group is written in spite of both.
+    pub bytes: usize,
+}
+
+/// Longest wait for a share of the last write's time: a single slow write must not make the next one late.
+const LONGEST_GATHERING: Duration = Duration::from_millis(5);
+
 /// The log of one partition.
 pub struct CommandLog {
     segments: Segments,
@@ -128,8 +144,11 @@ pub struct CommandLog {
     current: Group,
     in_flight: Option<Group>,
     spare: Option<Group>,
-    group_interval: Duration,
-    group_bytes_due: usize,
+    gathering: Gathering,
+    /// When the write of the group in flight was begun.
+    write_begun: Instant,
+    /// When the next may be, by [`Gathering::share`].
+    not_before: Option<Instant>,
     /// Groups made durable.
     pub groups_written: u64,
     /// Bytes written, padding included.
@@ -194,18 +213,18 @@ impl CommandLog {
             current: Group::new(),
             in_flight: None,
             spare: Some(Group::new()),
-            group_interval: Duration::ZERO,
-            group_bytes_due: 0,
+            gathering: Gathering::default(),
+            write_begun: Instant::now(),
+            not_before: None,
             groups_written: 0,
             bytes_written: 0,
         })
     }
 
-    /// Lets groups grow: none is written before `interval` has passed since its first record, unless `bytes` wait, replies included. Zero, as at the
-    /// beginning: as soon as the group before it is durable.
+    /// Lets groups grow; at the beginning each is written as soon as the one before it is durable.
     #[must_use]
-    pub fn grouped(mut self, interval: Duration, bytes: usize) -> Self {
-        (self.group_interval, self.group_bytes_due) = (interval, bytes);
+    pub fn gathering(mut self, gathering: Gathering) -> Self {
+        self.gathering = gathering;
         self
     }
 
@@ -230,7 +249,7 @@ impl CommandLog {
     #[inline]
     fn begin_record(&mut self, kind: u8, procedure: u16, rest_bytes: usize) {
         let group = &mut self.current;
-        if group.records == 0 && !self.group_interval.is_zero() {
+        if group.records == 0 && !self.gathering.interval.is_zero() {
             group.begun = Some(Instant::now());
         }
         group.buffer.extend_from_slice(&(3 + rest_bytes as u32).to_le_bytes());
@@ -346,8 +365,12 @@ impl CommandLog {
         if self.in_flight.is_some() || self.current.records == 0 {
             return None;
         }
-        let begun = self.current.begun.filter(|_| self.group_bytes() < self.group_bytes_due);
-        Some(begun.map_or(Duration::ZERO, |begun| (begun + self.group_interval).saturating_duration_since(now)))
+        if self.group_bytes() >= self.gathering.bytes {
+            return Some(Duration::ZERO);
+        }
+        let ripe = self.current.begun.map(|begun| begun + self.gathering.interval);
+        let until = ripe.into_iter().chain(self.not_before).max();
+        Some(until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now)))
     }
 
     /// Starts to write the current group when there is one that is due and no other is under way.
@@ -355,7 +378,11 @@ impl CommandLog {
     /// # Errors
     /// When the next segment cannot be created.
     pub fn flush(&mut self, ring: &mut IoRing, tag: u64) -> io::Result<()> {
-        let waits = self.current.begun.is_some_and(|_| self.due(Instant::now()).is_none_or(|due| !due.is_zero()));
+        if self.in_flight.is_some() || self.current.records == 0 {
+            return Ok(());
+        }
+        let waits = (self.current.begun.is_some() || self.not_before.is_some())
+            && self.due(Instant::now()).is_none_or(|due| !due.is_zero());
         if waits { Ok(()) } else { self.flush_now(ring, tag) }
     }
 
@@ -383,6 +410,7 @@ impl CommandLog {
         self.offset += bytes;
         self.bytes_written += bytes;
         self.in_flight = Some(group);
+        (self.write_begun, self.not_before) = (Instant::now(), None);
         Ok(())
     }
 
@@ -418,6 +446,11 @@ impl CommandLog {
         let mut group = self.in_flight.take()?;
         group.buffer = buffer;
         self.groups_written += 1;
+        if self.gathering.share > 0.0 {
+            let now = Instant::now();
+            let took = now.saturating_duration_since(self.write_begun);
+            self.not_before = Some(now + took.mul_f64(self.gathering.share).min(LONGEST_GATHERING));
+        }
         let flag = group.flag();
         Some((group, flag))
     }
@@ -520,7 +553,7 @@ mod tests {
         let mut ring = files.ring(4).unwrap();
         let log = CommandLog::create(&files, Path::new("/d"), 0, 64 << 10, vec!["p".to_owned()]).unwrap();
         let hour = Duration::from_secs(3600);
-        let mut log = log.grouped(hour, 4096);
+        let mut log = log.gathering(Gathering { interval: hour, share: 0.0, bytes: 4096 });
         assert_eq!(log.due(Instant::now()), None, "there is no group");
         log.append(0, &[0; 1000]);
         let now = Instant::now();
@@ -544,5 +577,38 @@ mod tests {
         finish(&mut log, &mut ring);
         assert!(log.is_idle());
         assert_eq!(log.sequence(), 4);
+    }
+
+    #[test]
+    fn a_group_waits_for_a_share_of_the_write_before() {
+        let files = crate::io::simulated::SimulatedDisk::new(1).files();
+        files.create_dir_all(Path::new("/d")).unwrap();
+        let mut ring = files.ring(4).unwrap();
+        let log = CommandLog::create(&files, Path::new("/d"), 0, 64 << 10, vec!["p".to_owned()]).unwrap();
+        let mut log = log.gathering(Gathering { interval: Duration::ZERO, share: 0.5, bytes: 4096 });
+        let write = |log: &mut CommandLog, ring: &mut IoRing, took: Duration| {
+            log.append(0, b"first");
+            log.flush_now(ring, 0).unwrap();
+            log.write_begun -= took;
+            finish(log, ring);
+        };
+        log.append(0, b"the first of all");
+        assert_eq!(log.due(Instant::now()), Some(Duration::ZERO), "there was no write before");
+        log.flush(&mut ring, 0).unwrap();
+        assert_eq!(ring.in_flight(), 1);
+        finish(&mut log, &mut ring);
+        for (took_ms, longest_ms) in [(8, 4.5), (4000, 5.0)] {
+            write(&mut log, &mut ring, Duration::from_millis(took_ms));
+            let ended = Instant::now();
+            assert_eq!(log.due(ended), None, "there is no group");
+            log.append(0, b"next");
+            let due = log.due(ended).unwrap();
+            assert!(due > Duration::from_millis(3) && due <= Duration::from_secs_f64(longest_ms / 1e3), "{due:?}");
+            assert_eq!(log.due(ended + due), Some(Duration::ZERO));
+            log.append(0, &[0; 5000]);
+            assert_eq!(log.due(ended), Some(Duration::ZERO), "its bytes are enough");
+            log.flush(&mut ring, 0).unwrap();
+            finish(&mut log, &mut ring);
+        }
     }
 }

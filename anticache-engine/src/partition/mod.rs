@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::anticache::AntiCache;
 use crate::catalog::{Catalog, TableId};
 use crate::config::{AntiCaching, Config, Log};
-use crate::durability::command_log::CommandLog;
+use crate::durability::command_log::{CommandLog, Gathering};
 use crate::durability::snapshot::Snapshots;
 use crate::error::StartError;
 use crate::events::Events;
@@ -298,8 +298,11 @@ impl Partition {
     }
 
     pub(crate) fn set_log(&mut self, config: &Config, log: CommandLog) {
-        let interval = Duration::from_micros(config.log_group_interval_us);
-        self.log = Some(log.grouped(interval, config.log_group_bytes));
+        self.log = Some(log.gathering(Gathering {
+            interval: Duration::from_micros(config.log_group_interval_us),
+            share: config.log_gathering_share,
+            bytes: config.log_group_bytes,
+        }));
     }
 
     /// The segment in which the command log goes on; none without a log.

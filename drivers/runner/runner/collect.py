@@ -456,9 +456,10 @@ def _settings(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     settings["partitions"] = values["partitions"]
     if values["system"] in EVICTING:
         settings["eviction_block_bytes"] = values["engine"]["eviction_block_bytes"]
-        own = {name: value for name, value in values["engine"].items() if name in engine.LIVE}
+        own = engine.Engine(**{n: v for n, v in values["engine"].items() if n in engine.Engine.model_fields})
+        settings["evict_from"] = own.evict_from
         changed = spec.get("engine_settings", {})
-        deployed = engine.live_settings(engine.Engine(**own), values["system"])
+        deployed = engine.live_settings(own, values["system"])
         different = {name: value for name, value in changed.items() if value != deployed[name]}
         settings |= deployed | changed
         settings["settings_changed"] = "; ".join(f"{name} = {written(value)}" for name, value in different.items())

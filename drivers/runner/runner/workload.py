@@ -161,7 +161,8 @@ class Workload:
 
     def engine_of(self, cell: Cell) -> Engine:
         """Return the engine's settings in a cell."""
-        return self.experiment.engine.model_copy(update=cell.settings())
+        own = {name: value for name, value in cell.coordinates().items() if name in Engine.model_fields}
+        return self.experiment.engine.model_copy(update=own)
 
     def schema_of(self, cell: Cell) -> Path:
         """Return the DDL of a cell's tables."""

@@ -450,6 +450,21 @@ fn a_smaller_budget_evicts_while_recovering() {
     crashed.start();
 }
 
+/// What recovery runs again is older than all that comes afterwards: the chains' clock goes on. [`Process::state`] checks that their marks ascend.
+#[test]
+fn ages_go_on_after_recovery() {
+    let mut running = Running::filled(config(), IDS);
+    running.work(5);
+    let mut running = running.crash().start();
+    let youngest = |running: &Running| running.process.partition.tables()[0].chain().unwrap().marks().last().unwrap().1;
+    let recovered = youngest(&running);
+    assert!(running.process.partition.counters().recovered_log_records > 1000);
+    running.work(1);
+    assert!(youngest(&running) > recovered);
+    running.work(20);
+    running.process.state().unwrap();
+}
+
 /// Nothing lies where it lay before: what fitted may be short of a little memory while it is recovered.
 #[test]
 fn recovery_may_exceed_the_budget_for_a_while() {

@@ -465,6 +465,17 @@ fn ages_go_on_after_recovery() {
     running.process.state().unwrap();
 }
 
+/// On a simulated disk only the seed decides: how long a write took is the machine's, so no group of the log waits for a share of it.
+#[test]
+fn the_machines_clock_decides_nothing_on_a_simulated_disk() {
+    let operations = |log_gathering_share: f64| {
+        let mut running = Running::filled(Config { log_gathering_share, ..config() }, IDS);
+        running.work(50);
+        (running.disk.operations(), running.process.partition.stats()["log_groups"].clone())
+    };
+    assert_eq!(operations(1.0), operations(0.0));
+}
+
 /// Nothing lies where it lay before: what fitted may be short of a little memory while it is recovered.
 #[test]
 fn recovery_may_exceed_the_budget_for_a_while() {

@@ -343,7 +343,11 @@ impl Config {
                     LIVE_SETTINGS.join(", ")
                 ));
             }
-            all[key] = value;
+            // By itself, so that a value of the wrong kind is named with its key.
+            let mut alone = all.clone();
+            alone[&key] = value.clone();
+            serde_json::from_value::<Self>(alone).map_err(|error| format!("`{key}` = {value}: {error}"))?;
+            all[&key] = value;
         }
         let changed: Self = serde_json::from_value(all).map_err(|error| error.to_string())?;
         changed.check().map_err(|error| error.to_string())?;

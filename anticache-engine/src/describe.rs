@@ -88,7 +88,10 @@ impl Partition {
 fn layout() -> Value {
     json!({
         "tuple_header_bytes": {"flags": 1, "next": size_of::<TupleId>(), "previous": size_of::<TupleId>()},
-        "flags": {"live": flag::LIVE, "unsynced_even": flag::UNSYNCED_EVEN, "unsynced_odd": flag::UNSYNCED_ODD, "pinned": flag::PINNED},
+        "flags": {
+            "live": flag::LIVE, "unsynced_even": flag::UNSYNCED_EVEN, "unsynced_odd": flag::UNSYNCED_ODD, "pinned": flag::PINNED,
+            "snapshot_done": flag::SNAPSHOT_DONE, "marked": flag::MARKED,
+        },
         "block_header_bytes": BLOCK_HEADER_BYTES,
         "block_tuple_prefix_bytes": TUPLE_PREFIX_BYTES,
         "evicted_location_bytes": 8,

@@ -48,7 +48,7 @@ impl Partition {
         if self.anticache.is_none() {
             return;
         }
-        let now = self.executed();
+        let now = self.clock();
         self.tables.iter_mut().for_each(|table| table.tell_time(now));
         let started = Instant::now();
         let before = (self.counters.evicted_blocks, self.counters.released_chunks);

@@ -112,10 +112,11 @@ impl LruChain {
         }
     }
 
-    /// Says that it is `now`, on any clock that never goes back: sets a mark on the hottest tuple when enough has happened since the last one.
+    /// Says that it is `now`, on any clock that never goes back: sets a mark on the hottest tuple when enough has happened since the last one, or there
+    /// is none.
     #[inline]
     pub fn tell_time(&mut self, tuples: &mut TupleMemory, now: u64) {
-        if self.linked * LINKED_PER_MARK > self.len {
+        if self.linked * LINKED_PER_MARK > self.len || self.marks.is_empty() {
             self.mark(tuples, now);
         }
     }
@@ -230,12 +231,16 @@ mod tests {
                     (1, false) => { chain.push_cold(&mut tuples, id); model.insert(0, (id, 0)); }
                     (2, true) => { chain.remove(&mut tuples, id); model.retain(|&(x, _)| x != id); }
                     (3, true) => { chain.touch(&mut tuples, id); model.retain(|&(x, _)| x != id); model.push((id, now)); }
-                    (4, _) => chain.tell_time(&mut tuples, now),
+                    (4, _) => {
+                        chain.tell_time(&mut tuples, now);
+                        prop_assert_eq!(chain.coldest_before().is_none(), model.is_empty(), "tuples without an age are taken for the hottest");
+                    }
                     (5, _) => chain.mark(&mut tuples, now),
                     _ => {}
                 }
                 prop_assert_eq!(order(&chain, &tuples), model.iter().map(|&(id, _)| id).collect::<Vec<_>>());
                 let marked: Vec<_> = chain.marks().collect();
+                prop_assert!(marked.is_sorted_by_key(|&(_, before)| before));
                 let flagged = model.iter().filter(|&&(id, _)| tuples.flags(id) & flag::MARKED != 0).map(|&(id, _)| id);
                 prop_assert_eq!(marked.iter().map(|&(id, _)| id).collect::<Vec<_>>(), flagged.collect::<Vec<_>>());
                 prop_assert!((0..20).all(|id| tuples.flags(id) & flag::MARKED == 0 || model.iter().any(|&(x, _)| x == id)));

@@ -447,12 +447,16 @@ impl CommandLog {
         group.buffer = buffer;
         self.groups_written += 1;
         if self.gathering.share > 0.0 {
-            let now = Instant::now();
-            let took = now.saturating_duration_since(self.write_begun);
-            self.not_before = Some(now + took.mul_f64(self.gathering.share).min(LONGEST_GATHERING));
+            self.gather_from(Instant::now());
         }
         let flag = group.flag();
         Some((group, flag))
+    }
+
+    /// Lets the next group collect records for a share of the time that the write that has `ended` took.
+    fn gather_from(&mut self, ended: Instant) {
+        let took = ended.saturating_duration_since(self.write_begun);
+        self.not_before = Some(ended + took.mul_f64(self.gathering.share).min(LONGEST_GATHERING));
     }
 
     /// Takes back a group's memory, unless a burst has made it large: it is not part of the memory budget, so it stays small.
@@ -586,25 +590,25 @@ mod tests {
         let mut ring = files.ring(4).unwrap();
         let log = CommandLog::create(&files, Path::new("/d"), 0, 64 << 10, vec!["p".to_owned()]).unwrap();
         let mut log = log.gathering(Gathering { interval: Duration::ZERO, share: 0.5, bytes: 4096 });
-        let write = |log: &mut CommandLog, ring: &mut IoRing, took: Duration| {
-            log.append(0, b"first");
-            log.flush_now(ring, 0).unwrap();
-            log.write_begun -= took;
-            finish(log, ring);
-        };
         log.append(0, b"the first of all");
         assert_eq!(log.due(Instant::now()), Some(Duration::ZERO), "there was no write before");
         log.flush(&mut ring, 0).unwrap();
         assert_eq!(ring.in_flight(), 1);
         finish(&mut log, &mut ring);
-        for (took_ms, longest_ms) in [(8, 4.5), (4000, 5.0)] {
-            write(&mut log, &mut ring, Duration::from_millis(took_ms));
-            let ended = Instant::now();
+        assert!(log.not_before.is_some());
+        let ms = Duration::from_millis;
+        for (took, waits) in [(ms(8), ms(4)), (ms(4000), LONGEST_GATHERING)] {
+            // A write that ends in an hour: the clock of the machine decides nothing.
+            log.write_begun = Instant::now() + Duration::from_secs(3600);
+            let ended = log.write_begun + took;
+            log.gather_from(ended);
             assert_eq!(log.due(ended), None, "there is no group");
             log.append(0, b"next");
-            let due = log.due(ended).unwrap();
-            assert!(due > Duration::from_millis(3) && due <= Duration::from_secs_f64(longest_ms / 1e3), "{due:?}");
-            assert_eq!(log.due(ended + due), Some(Duration::ZERO));
+            assert_eq!(log.due(ended), Some(waits));
+            assert_eq!(log.due(ended + ms(1)), Some(waits - ms(1)));
+            assert_eq!(log.due(ended + waits), Some(Duration::ZERO));
+            log.flush(&mut ring, 0).unwrap();
+            assert_eq!(ring.in_flight(), 0, "it gathers");
             log.append(0, &[0; 5000]);
             assert_eq!(log.due(ended), Some(Duration::ZERO), "its bytes are enough");
             log.flush(&mut ring, 0).unwrap();

@@ -116,7 +116,7 @@ impl Site<'_> {
         let trimmed = CommandLog::trim(files, directory, id, log.end);
         trimmed.map_err(StartError::system("give back unused space of the command log"))?;
         let resumed = CommandLog::resume(files, directory, id, bytes, names, log.next_segment(), log.next_sequence);
-        partition.set_log(self.config, resumed.map_err(StartError::system("continue the command log"))?);
+        partition.set_log(&**files, self.config, resumed.map_err(StartError::system("continue the command log"))?);
         Ok(())
     }
 

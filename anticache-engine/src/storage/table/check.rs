@@ -63,6 +63,10 @@ impl Table {
         let Some(chain) = &self.chain else {
             return Ok(());
         };
+        let times: Vec<u64> = chain.marks().map(|(_, before)| before).collect();
+        if !times.is_sorted() {
+            return Err(format!("the times of the chain's marks do not ascend: {times:?}"));
+        }
         let mut marks = chain.marks();
         let (mut count, mut at, mut last) = (0, chain.coldest().unwrap_or(NO_TUPLE), NO_TUPLE);
         while at != NO_TUPLE {

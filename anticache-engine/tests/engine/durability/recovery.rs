@@ -450,6 +450,32 @@ fn a_smaller_budget_evicts_while_recovering() {
     crashed.start();
 }
 
+/// What recovery runs again is older than all that comes afterwards: the chains' clock goes on. [`Process::state`] checks that their marks ascend.
+#[test]
+fn ages_go_on_after_recovery() {
+    let mut running = Running::filled(config(), IDS);
+    running.work(5);
+    let mut running = running.crash().start();
+    let youngest = |running: &Running| running.process.partition.tables()[0].chain().unwrap().marks().last().unwrap().1;
+    let recovered = youngest(&running);
+    assert!(running.process.partition.counters().recovered_log_records > 1000);
+    running.work(1);
+    assert!(youngest(&running) > recovered);
+    running.work(20);
+    running.process.state().unwrap();
+}
+
+/// On a simulated disk only the seed decides: how long a write took is the machine's, so no group of the log waits for a share of it.
+#[test]
+fn the_machines_clock_decides_nothing_on_a_simulated_disk() {
+    let operations = |log_gathering_share: f64| {
+        let mut running = Running::filled(Config { log_gathering_share, ..config() }, IDS);
+        running.work(50);
+        (running.disk.operations(), running.process.partition.stats()["log_groups"].clone())
+    };
+    assert_eq!(operations(1.0), operations(0.0));
+}
+
 /// Nothing lies where it lay before: what fitted may be short of a little memory while it is recovered.
 #[test]
 fn recovery_may_exceed_the_budget_for_a_while() {

@@ -54,6 +54,13 @@ fn a_description_agrees_with_itself() {
     for pair in chain.windows(2) {
         assert_eq!((&pair[0]["next"], &pair[1]["previous"]), (&pair[1]["tuple"], &pair[0]["tuple"]));
     }
+    let known =
+        described["layout"]["flags"].as_object().unwrap().values().fold(0, |all, flag| all | flag.as_u64().unwrap());
+    let flags: Vec<u64> = chain.iter().map(|tuple| tuple["flags"].as_u64().unwrap()).collect();
+    assert!(
+        flags.iter().any(|flags| flags & 32 != 0) && flags.iter().all(|flags| flags & !known == 0),
+        "{known} {flags:?}"
+    );
     let blocks = table["blocks"].as_array().unwrap();
     for entry in table["evicted_table"].as_array().unwrap() {
         let block = blocks.iter().find(|block| block["block"] == entry["block"]).unwrap();
@@ -90,7 +97,8 @@ fn settings_change_while_the_server_runs() {
     assert_eq!(count("sampled"), count("committed"), "every transaction updates the chain");
     for (wrong, named) in [
         (serde_json::json!({"eviction_block_bytes": 4096}), "`eviction_block_bytes` cannot be changed"),
-        (serde_json::json!({"hole_threshold": 0.25, "merge": "all"}), "all"),
+        (serde_json::json!({"hole_threshold": 0.25, "merge": "all"}), "`merge` = \"all\": unknown variant"),
+        (serde_json::json!({"eviction_blocks": -1}), "`eviction_blocks` = -1: invalid value"),
         (serde_json::json!({"fetch": "sectors"}), "`fetch` = sectors"),
         (serde_json::json!({"lru_sample_rate": 2.0}), "`lru_sample_rate` = 2"),
     ] {

@@ -333,6 +333,7 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         **(_tpcc(directory, result, deployment["values"]["data"]) if _checked(result, spec) else {}),
         **_settings(deployment["values"], spec),
         **stored["cell"],
+        **_reported(result),
         "memory_limit_bytes": environment.get("control_group", {}).get("limit_bytes"),
     }
 
@@ -463,6 +464,12 @@ def _settings(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
         settings |= deployed | changed
         settings["settings_changed"] = "; ".join(f"{name} = {written(value)}" for name, value in different.items())
     return settings
+
+
+def _reported(result: dict[str, Any]) -> dict[str, str]:
+    """Return what only the running engine can tell: engines before the setting existed had the paper's rule."""
+    reported = result.get("server_settings", {}).get("anticached", {})
+    return {"evict_from": str(reported["evict_from"])} if "evict_from" in reported else {}
 
 
 def _memory_peak(environment: dict[str, Any]) -> int | None:

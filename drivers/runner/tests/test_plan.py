@@ -75,10 +75,10 @@ def test_hashes_are_stable(smoke: Workload) -> None:
     plan = make_plan([smoke], CPUS, NODE_DISK)
     by_cell = {t.cell: t.hash for t in plan.trials}
     golden = {
-        Cell("mysql", "read-only", 1.5, 1.0): "549243bc50bbd79d",
-        Cell("mysql-memcached", "read-heavy", 1.0, 8.0): "7848643e75a5abea",
-        Cell("anticache-alru", "write-heavy", 0.5, 8.0): "ad9e685342217c74",
-        Cell("anticache-off", "read-only", 1.0, 1.0): "76ee08afabfe81b5",
+        Cell("mysql", "read-only", 1.5, 1.0): "d87aac7aa46875ee",
+        Cell("mysql-memcached", "read-heavy", 1.0, 8.0): "5913d3ba2fa2d382",
+        Cell("anticache-alru", "write-heavy", 0.5, 8.0): "c48696437f6259d3",
+        Cell("anticache-off", "read-only", 1.0, 1.0): "18d98cbf341b112a",
     }
     assert {cell: by_cell[cell] for cell in golden} == golden
 

@@ -176,8 +176,8 @@ def test_an_override_applies_to_its_experiment(workloads: Path) -> None:
     _spoil(
         workloads,
         "scales.yml",
-        "      fig06:\n        grid:\n          skew",
-        "      fig06:\n        trials: 2\n        grid:\n          skew",
+        "      fig06:\n        warmup_s",
+        "      fig06:\n        trials: 2\n        warmup_s",
     )
     workload = load(workloads, "fig06", "smoke")
     assert (workload.values.trials, workload.grid.skew) == (2, [0.5])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
+from IPython.display import display
 from matplotlib.figure import Figure
 
-from figures import data, sweeps
+from figures import data, parts, sweeps
 from figures.style import SYSTEMS
 from figures.sweeps import Panel
 
@@ -18,10 +22,27 @@ HIT_QUALITY = [
 ]
 
 
+def show(directory: Path, name: str) -> pd.DataFrame | None:
+    """Show the figure of an experiment, saved as `name` in the run's directory of figures, and return its numbers.
+
+    Of an experiment that the run does not have only that is said.
+    """
+    table = trials(name, directory.parent)
+    if table.empty:
+        display({"text/plain": f"This run has no {name}."}, raw=True)  # type: ignore[no-untyped-call]
+        return None
+    draw, varied = ABLATIONS[name]
+    figure = draw(table)
+    parts.save(figure, directory, name)
+    display(figure)  # type: ignore[no-untyped-call]
+    plt.close(figure)  # a cell's figures are otherwise shown at its end, below the numbers
+    return sweeps.numbers(table, **varied)
+
+
 def trials(name: str, run: Path) -> pd.DataFrame:
-    """Return the trials of ``beyond-<name>``; an empty table where the run has none."""
+    """Return the trials of an experiment; an empty table where the run has none."""
     try:
-        return data.trials(f"beyond-{name}", run)
+        return data.trials(name, run)
     except data.NoRunError:
         return pd.DataFrame()
 
@@ -64,3 +85,15 @@ def disk(table: pd.DataFrame) -> Figure:
     """Draw throughput by skew, a panel for each mix, a line for each disk."""
     panels = [Panel(str(mix), where=(("mix", mix),), log=True) for mix in sorted(table["mix"].unique(), reverse=True)]
     return sweeps.draw(table, panels, series="disk_profile", columns=len(panels))
+
+
+ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], dict[str, Any]]] = {
+    "beyond-alpha": (alpha, {"series": "skew", "x": "lru_sample_rate"}),
+    "beyond-holes": (holes, {"series": "skew", "x": "hole_threshold"}),
+    "beyond-eviction": (eviction, {"series": "eviction_blocks", "x": "eviction_check_interval_us"}),
+    "beyond-tables": (tables, {"series": "evict_from", "x": "data_memory_ratio"}),
+    "beyond-keys": (keys, {"series": "key_order"}),
+    "beyond-fetch": (fetch, {"series": "fetch"}),
+    "beyond-disk": (disk, {"series": "disk_profile"}),
+}
+"""What draws each experiment, and what its table of numbers has as columns and rows."""

@@ -156,16 +156,22 @@ def changed_while_running(table: pd.DataFrame) -> str:
 
 
 def numbers(table: pd.DataFrame, *, series: str, x: str = "skew", metric: str = "throughput_txn_s") -> pd.DataFrame:
-    """Return the means with their 95 % intervals: a row for each value of `x` (and mix), a column for each series."""
-    cells: dict[tuple[str, Any], dict[str, str]] = {}
-    for (mix, at, value), rows in table.groupby(["mix", x, series], sort=False):
-        cells.setdefault((str(mix), at), {})[label(series, value, table)] = _cell(point(rows, 0.0, metric), metric)
+    """Return the means with their 95 % intervals: a row for each value of `x`, a column for each series.
+
+    Mixes and systems have rows of their own: one of several systems is named, never averaged with another.
+    """
+    apart = [name for name in ("system", "mix") if table[name].nunique() > 1 or name == "mix"]
+    cells: dict[tuple[Any, ...], dict[str, str]] = {}
+    for (*where, at, value), rows in table.groupby([*apart, x, series], sort=False):
+        cells.setdefault((*where, at), {})[label(series, value, table)] = _cell(point(rows, 0.0, metric), metric)
     order = [label(series, v, table) for v in sorted(table[series].dropna().unique())]
     lines = [
-        {"mix": mix, x: written(x, at), **found}
-        for (mix, at), found in sorted(cells.items(), key=lambda c: (c[0][0], -c[0][1] if x == "skew" else c[0][1]))
+        {**dict(zip(apart, where, strict=True)), x: written(x, at), **found}
+        for (*where, at), found in sorted(
+            cells.items(), key=lambda c: (*c[0][:-1], -c[0][-1] if x == "skew" else c[0][-1])
+        )
     ]
-    return pd.DataFrame(lines, columns=["mix", x, *order]).fillna("not measured")
+    return pd.DataFrame(lines, columns=[*apart, x, *order]).fillna("not measured")
 
 
 def _cell(found: Point, metric: str) -> str:

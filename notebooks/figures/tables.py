@@ -90,9 +90,13 @@ def _length(table: pd.DataFrame) -> str:
 
 
 def _size(table: pd.DataFrame) -> str:
-    """Say how much data the benchmarks load at 1x."""
-    sizes = {"records": table["records"].max(), "warehouses": table["warehouses"].max()}
-    return " and ".join(f"{size:,} {what}" for what, size in sizes.items() if not pd.isna(size))
+    """Say how much data the benchmarks load at 1x; from the least to the most where cells differ, as tuple sizes do."""
+    sizes = {what: (table[what].min(), table[what].max()) for what in ("records", "warehouses")}
+    return " and ".join(
+        (f"{low:,} to " if low != high else "") + f"{high:,} {what}"
+        for what, (low, high) in sizes.items()
+        if not pd.isna(high)
+    )
 
 
 def whole_memory(table: pd.DataFrame, ratio: float) -> str:

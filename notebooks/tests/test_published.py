@@ -22,7 +22,7 @@ from runner.store import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMITTED = sorted((ROOT / "notebooks").glob("*.ipynb"))
-DRAWN = ("figures", "notebooks", "report.html", "*.parquet")
+DRAWN = ("figures", "notebooks", "report.html", "report.pdf", "*.parquet")
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from figures import beyond, fig08, fig09a, fig09b, style, sweeps
-from runner import claims, collect, notebooks
-from runner.files import read_json
+from runner import claims, collect, notebooks, store
+from runner.files import read_json, write_json
+from runner.report import chapters
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).parent / "recorded" / "sweeps"
@@ -56,6 +57,10 @@ def _drawn(figure: Figure, panel: int = 0) -> list[float]:
 
 def _below(figure: Figure) -> str:
     return " ".join(str(figure.get_supxlabel()).split())
+
+
+def _above(figure: Figure) -> str:
+    return " ".join(figure.legends[0].get_title().get_text().split())
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -111,12 +116,12 @@ def test_what_is_marked_is_said_on_the_figure(recorded: pd.DataFrame) -> None:
     ssd = table["disk_profile"] == "sata-ssd"
     flagged = table.assign(status="ok", reason="", flags=ssd.map({True: "disk_unlike_model", False: ""}))
     figure = beyond.disk(flagged)
-    assert "1 of 2 trials are marked: disk_unlike_model" in _below(figure)
+    assert "Of 2 trials 1 valid with a flag: disk_unlike_model" in _above(figure)
     fills = {to_hex(c[0].get_markerfacecolor()) for c in figure.axes[0].containers}
     assert "#ffffff" in fills, "hollow"
     late = flagged.assign(status=ssd.map({True: "invalid", False: "ok"}), flags=ssd.map({True: "disk_late", False: ""}))
     figure = beyond.disk(late)
-    assert "1 of 2 trials are marked: invalid, disk_late" in _below(figure)
+    assert "Of 2 trials 1 invalid: disk_late" in _above(figure)
     crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x" and np.size(line.get_xdata())]
     assert len(crosses) == 1
     numbers = sweeps.numbers(late, series="disk_profile")
@@ -139,6 +144,17 @@ def test_numbers_have_intervals_where_there_are_trials(recorded: pd.DataFrame) -
     assert sweeps.numbers(missing, series="merge").iloc[1]["block-merge"] == "not measured"
 
 
+def test_systems_have_numbers_of_their_own(recorded: pd.DataFrame) -> None:
+    alone = _of(recorded, "beyond-keys").assign(status="ok", flags="", throughput_txn_s=1000.0)
+    assert "system" not in sweeps.numbers(alone, series="key_order")
+    slow = alone.assign(system="mysql", throughput_txn_s=10.0, trial_hash=alone["trial_hash"] + "mysql")
+    both = sweeps.numbers(pd.concat([alone, slow]), series="key_order")
+    assert [tuple(row) for row in both[["system", "clustered", "scattered"]].itertuples(index=False)] == [
+        ("anticache-alru", "1,000", "1,000"),
+        ("mysql", "10", "10"),
+    ], "a mean over systems would be nobody's"
+
+
 def test_more_series_than_looks_are_refused() -> None:
     names = [str(n) for n in range(8)]
     looks = style.sequence(names[:7])
@@ -152,6 +168,8 @@ def run(recorded: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     directory = tmp_path / "results" / "runs" / "recorded"
     directory.mkdir(parents=True)
     collect.write(recorded[~recorded["experiment"].isin(["beyond-holes"])].reset_index(drop=True), directory)
+    write_json(directory / "run.json", {"format": store.RUN_FORMAT})
+    write_json(directory / "plan.json", {})
     claims.write(claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), recorded, {}), directory)
     monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
     return directory
@@ -166,5 +184,9 @@ def test_the_notebooks_execute_and_leave_out_what_is_not_there(run: Path, tmp_pa
         text = str([cell["outputs"] for cell in cells])
         claim = {"fig08": "C17", "fig09a": "C18", "fig09b": "C19", "beyond": "This run has no beyond-holes"}[copy.stem]
         assert claim in text
+    shown = chapters.of_run(run)
+    assert [chapter.name for chapter in shown] == ["fig08", "fig09a", "fig09b", "beyond"], "none beside its chapter"
+    assert "This run has no beyond-holes." in shown[-1].body
+    assert shown[-1].body.index("<img") < shown[-1].body.index("<table"), "a figure, and its numbers below it"
     drawn = {path.stem for path in (run / "figures").glob("*.png")}
     assert drawn == {"fig08", "fig09a", "fig09b", *(f"beyond-{name}" for name in ABLATIONS if name != "holes")}

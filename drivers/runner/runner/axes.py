@@ -201,4 +201,8 @@ class Cell:
 
     def settings(self) -> dict[str, Any]:
         """Return the cell's own settings of the engine, those that it can change while it runs."""
-        return {name: value for name, value in self.coordinates().items() if name in engine.LIVE}
+        return {name: value for name, value in self.engine_settings().items() if name in engine.LIVE}
+
+    def engine_settings(self) -> dict[str, Any]:
+        """Return all of the cell's own settings of the engine, by the names that `engine.Engine` has for them."""
+        return {name: value for name, value in self.coordinates().items() if name in engine.Engine.model_fields}

@@ -286,9 +286,12 @@ def _linear(predicate: Linear, rows: pd.DataFrame) -> Iterator[Check]:
             continue
         x = np.array(list(samples), dtype=float)
         y = np.array([np.mean(s.values) for s in found])
-        r2 = float(np.corrcoef(x, y)[0, 1] ** 2)
+        # A constant, which has no correlation with anything, and what falls do not grow, on however straight a line.
+        r = float(np.corrcoef(x, y)[0, 1]) if np.ptp(y) > 0 else 0.0
         trials = min(len(s.values) for s in found)
-        yield Check(_label(cell), r2, None, r2 >= predicate.r2_at_least, _hashes(found), trials=trials)
+        note = "" if r > 0 else "it does not grow"
+        grows = r > 0 and r * r >= predicate.r2_at_least
+        yield Check(_label(cell), r * r, None, grows, _hashes(found), note, trials=trials)
 
 
 def _value(predicate: Value, rows: pd.DataFrame) -> Iterator[Check]:

@@ -284,7 +284,7 @@ def expected(predicate: Simple | AllOf) -> str:
             f" than at {_side(predicate.than_at)}"
         )
     elif predicate.kind == "linear":
-        text = f"{predicate.metric} linear in {predicate.along}, r² ≥ {predicate.r2_at_least:g}"
+        text = f"{predicate.metric} grows linearly with {predicate.along}, r² ≥ {predicate.r2_at_least:g}"
     else:
         text = f"{predicate.metric} {_bounds(predicate)}"
     if predicate.holds_in == "any":

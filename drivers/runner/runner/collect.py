@@ -333,6 +333,7 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         **(_tpcc(directory, result, deployment["values"]["data"]) if _checked(result, spec) else {}),
         **_settings(deployment["values"], spec),
         **stored["cell"],
+        **_reported(result),
         "memory_limit_bytes": environment.get("control_group", {}).get("limit_bytes"),
     }
 
@@ -456,14 +457,19 @@ def _settings(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     settings["partitions"] = values["partitions"]
     if values["system"] in EVICTING:
         settings["eviction_block_bytes"] = values["engine"]["eviction_block_bytes"]
-        own = engine.Engine(**{n: v for n, v in values["engine"].items() if n in engine.Engine.model_fields})
-        settings["evict_from"] = own.evict_from
+        own = {name: value for name, value in values["engine"].items() if name in engine.LIVE}
         changed = spec.get("engine_settings", {})
-        deployed = engine.live_settings(own, values["system"])
+        deployed = engine.live_settings(engine.Engine(**own), values["system"])
         different = {name: value for name, value in changed.items() if value != deployed[name]}
         settings |= deployed | changed
         settings["settings_changed"] = "; ".join(f"{name} = {written(value)}" for name, value in different.items())
     return settings
+
+
+def _reported(result: dict[str, Any]) -> dict[str, str]:
+    """Return what only the running engine can tell: engines before the setting existed had the paper's rule."""
+    reported = result.get("server_settings", {}).get("anticached", {})
+    return {"evict_from": str(reported["evict_from"])} if "evict_from" in reported else {}
 
 
 def _memory_peak(environment: dict[str, Any]) -> int | None:

@@ -55,3 +55,21 @@ def live_settings(settings: Engine, system: str) -> dict[str, Any]:
     """Return every setting that a running engine is given before a trial; `anticache-lru` has no alpha to set."""
     kept = [name for name in LIVE if name != "lru_sample_rate" or system != "anticache-lru"]
     return {name: getattr(settings, name) for name in kept}
+
+
+def judge(result: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """Make a result invalid, flagged ``settings_differ``, when the engine reports other settings than it was to have.
+
+    A failed one stays, and so does one of a system that is not the engine.
+    """
+    reported = result.get("server_settings", {}).get("anticached")
+    if result["status"] == "failed" or reported is None:
+        return result
+    wrong = [
+        f"{name} is {reported.get(name)}, not {value}" for name, value in asked.items() if reported.get(name) != value
+    ]
+    if not wrong:
+        return result
+    text = f"the engine ran with other settings than the trial's: {', '.join(wrong)}"
+    reason = "; ".join(filter(None, [result.get("reason", ""), text]))
+    return {**result, "status": "invalid", "reason": reason, "flags": [*result.get("flags", []), "settings_differ"]}

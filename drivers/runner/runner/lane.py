@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner import consistency, control_group, description, disk, driver
+from runner import consistency, control_group, description, disk, driver, engine
 from runner.axes import Cell
 from runner.cluster import Lane
 from runner.deploy import Ansible, deployment_file, save
@@ -318,6 +318,8 @@ class LaneWorker:
         result = disk.judge(
             result, disk.without(observed.stats, section.untimed_operations), self._disk_tests.get(profile, [])
         )
+        asked = {**running.deployment.values["engine"], **trial.spec.get("engine_settings", {})}
+        result = engine.judge(result, {**asked, **trial.cell.engine_settings()})
         memory_of_trial = group.record()
         if section.alone and result["status"] != "failed":
             self._doing(f"checking {trial.cell.label()}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from runner.axes import AXES, NAMES, Cell, written
 from runner.disk import Disk, choose
-from runner.engine import live_settings
+from runner.engine import LIVE, live_settings
 from runner.errors import InputError
 from runner.files import ROOT
 from runner.machine import CpuSets
@@ -244,7 +244,9 @@ def make_deployment(workload: Workload, cell: Cell, cpus: CpuSets, disk: Disk, *
     section, usual_order = workload.section_of(cell), workload.section(benchmark).default_key_order
     if cell.disk_profile is not None:
         disk = choose(cell.disk_profile, ROOT)
-    settings = workload.engine_of(cell if not scale.live_settings else Cell(system))
+    # What a running engine is given before each trial is no part of its start.
+    unset: dict[str, Any] = dict.fromkeys(LIVE) if scale.live_settings else {}
+    settings = workload.engine_of(replace(cell, **unset))
     data = section.data(scale, cell.data_memory_ratio)
     exact = data.loading_bytes if to_load else section.budget_bytes(scale, cell.data_memory_ratio, system)
     budget_bytes = whole(exact, 2 * MIB)

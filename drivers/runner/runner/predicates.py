@@ -91,7 +91,7 @@ class RatioOrder(Predicate):
 
 
 class Linear(Predicate):
-    """In each series: the metric lies on a line over a column with at least this coefficient of determination."""
+    """In each series: the metric lies on a rising line over a column, with this r² or more."""
 
     kind: Literal["linear"]
     along: str = Field(description="a numeric column")

@@ -161,8 +161,7 @@ class Workload:
 
     def engine_of(self, cell: Cell) -> Engine:
         """Return the engine's settings in a cell."""
-        own = {name: value for name, value in cell.coordinates().items() if name in Engine.model_fields}
-        return self.experiment.engine.model_copy(update=own)
+        return self.experiment.engine.model_copy(update=cell.engine_settings())
 
     def schema_of(self, cell: Cell) -> Path:
         """Return the DDL of a cell's tables."""
@@ -261,6 +260,11 @@ def _check_grid(document: Document, model: Experiment) -> None:
         if named and not any(known.applies_to(benchmark) for benchmark in model.benchmarks()):
             raise document.error(
                 ("grid", known.name), f"an axis of {known.only_of}, which this experiment does not run; remove it"
+            )
+        strangers = [benchmark for benchmark in model.benchmarks() if not known.applies_to(benchmark)]
+        if named and known.optional and strangers:
+            raise document.error(
+                ("grid", known.name), f"{strangers[0]} has no such setting, so its cells would be left out; remove it"
             )
     for benchmark in BENCHMARKS:
         runs, says = benchmark in model.benchmarks(), getattr(model, benchmark) is not None

@@ -292,6 +292,9 @@ def test_linear() -> None:
     assert judge(tested, points((1, 10), (2, 20.5), (4, 39), (8, 81))).verdict == REPRODUCED
     assert judge(tested, points((1, 10), (2, 50), (4, 12), (8, 40))).verdict == NOT_REPRODUCED
     assert judge(tested, points((1, 10), (2, 20))).verdict == NOT_MEASURED
+    falling, constant = points((1, 80), (2, 70), (4, 50)), points((1, 10), (2, 10), (4, 10))
+    assert judge(tested, falling).verdict == NOT_REPRODUCED, "a straight line, but nothing grows"
+    assert (judge(tested, constant).verdict, judge(tested, constant).measured) == (NOT_REPRODUCED, 0.0)
 
 
 def test_value() -> None:

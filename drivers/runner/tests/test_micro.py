@@ -193,6 +193,15 @@ def test_the_claims_are_not_reproduced_by_other_figures(table_of: MakeTable) -> 
     ), entries
 
 
+def test_high_skew_is_the_same_in_both_claims_about_the_chain(table_of: MakeTable) -> None:
+    def slow_at_one(cell: Cell) -> dict[str, float]:
+        times = _like_the_paper(cell)
+        return {"elapsed_ms": 500.0} if (cell.chain, cell.skew) == ("single", 1.25) else times
+
+    entries = _verdicts(table_of(slow_at_one))
+    assert entries["C21"]["verdict"] == NOT_REPRODUCED, "49 times at s = 1.25 is not about 20"
+
+
 def test_a_row_has_the_times_and_no_settings_of_a_server(table_of: MakeTable) -> None:
     table = table_of(_like_the_paper)
     assert (table["status"] == "ok").all()

@@ -44,6 +44,8 @@ def run(smoke: Workload, new_run: Callable[[Plan], Run], record_trial: Record) -
         }
         write_json(place / "environment.json", environment)
         (place / "loadgen-run.log").write_text("cl7.lab\n")
+        for program in ("loadgen", "anticache-micro"):
+            write_json(place / f"{program}-run.json", {"schema": "a copy"})
         (place / "latency.hdr").write_text("Tag=read\n")
         events = (
             "second,partition,kind,tuples,blocks,bytes,took_us\n0.5,0,eviction,7,1,8192,90\n0.6,0,fetch,0,1,8192,9\n"
@@ -74,7 +76,7 @@ def test_nothing_of_the_machine_is_in_it(run: Run, tmp_path: Path) -> None:
     for private in (b"db7", b"cl7", b"/home", b"someone", b"10.1.2.3", b"hostname", b"endpoint"):
         assert not [name for name, content in files.items() if private in content], private
     assert {Path(name).suffix for name in files} == {".json", ".csv"}
-    assert not [name for name in files if Path(name).name in ("spec.json", "trials.parquet")]
+    assert not [name for name in files if Path(name).name in ("spec.json", "trials.parquet") or "-run." in name]
     assert "…/loadgen is older" in copy.meta["warnings"][0]
     assert "node 1: load 3" in copy.meta["warnings"][0]
     (events,) = {content for name, content in files.items() if name.endswith("events.csv")}

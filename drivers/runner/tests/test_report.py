@@ -289,6 +289,47 @@ def test_a_choice_of_systems_is_part_of_the_command(tmp_path: Path) -> None:
     assert fig07.cells is None, "without its grid nothing can be said of its extent"
 
 
+def test_a_choice_of_trials_is_part_of_the_command(tmp_path: Path) -> None:
+    for count, words in ((None, ""), (2, " --trials 2")):
+        loaded = [load(ROOT / "workloads", name, "laptop") for name in ("fig01-05", "fig07")]
+        plan = make_plan(loaded, CpuSets("0", "1"), NODE_DISK, trials=count)
+        key = Key("laptop", "local", "none", "code-1", "inventory-1", variables_digest({}), "a machine")
+        run = store.create(tmp_path / str(count), key, CODE, MACHINE)
+        run.add_plan(plan)
+        assert conditions.rerun(run, {})[-2].endswith(f"--disk none --systems {','.join(_systems(plan))}{words}")
+
+
+def _systems(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(t.cell.system for t in plan.trials))
+
+
+def test_microbenchmarks_have_no_settings_of_a_server(tmp_path: Path) -> None:
+    run, _ = a_run(tmp_path / "results", "fig11b")
+    (found,) = settings.side_by_side(run)
+    names = {s.name for s in (*found.same, *found.different)}
+    assert {"memory_budget_bytes", "server_cpus", "micro.indexes", "disk.profile"} <= names
+    assert not [
+        n for n in names if n.startswith(("engine.", "mysql")) or n in ("durability", "partitions", "terminals")
+    ]
+
+
+def test_settings_of_a_running_engine_stand_where_those_of_its_start_do(tmp_path: Path) -> None:
+    plan = make_plan([load(ROOT / "workloads", "fig08", "smoke")], CpuSets("0", "1"), NODE_DISK)
+    key = Key("smoke", "local", "none", "code-1", "inventory-1", variables_digest({}), "a machine")
+    run = store.create(tmp_path / "results", key, CODE, MACHINE)
+    run.add_plan(plan)
+    (found,) = settings.side_by_side(run)
+    every = {s.name: s for s in (*found.same, *found.different)}
+    assert set(every["engine.merge"].common.split(", ")) == {"tuple-merge: tuple", "block-merge: block"}
+    assert not [name for name in every if name.startswith("engine_settings")]
+
+
+def test_self_tests_of_all_disks_are_shown(tmp_path: Path) -> None:
+    run, _ = a_run(tmp_path / "results", "fig07")
+    run.add_lanes({"1": {"disk_self_tests": {"nvme": [SELF_TEST], "hdd-7200": [SELF_TEST], "none": []}}})
+    assert set(conditions.self_tests(run)) == {"1, nvme", "1, hdd-7200"}
+
+
 def test_chapters_show_tables_and_pictures(tmp_path: Path) -> None:
     (tmp_path / "notebooks").mkdir()
     head = "<thead><tr><th></th><th>long_name</th></tr></thead>"

@@ -38,6 +38,23 @@ def test_every_experiment_can_be_planned_at_every_scale(name: str, scale: str) -
     assert len({t.hash for t in plan.trials}) == len(plan.trials)
 
 
+@pytest.mark.parametrize("scale", ["smoke", "laptop"])
+@pytest.mark.parametrize("name", COMPARED)
+def test_every_setting_that_is_compared_reaches_server_or_driver(name: str, scale: str) -> None:
+    """A label without a difference behind it would compare a setting with itself."""
+    plan = _plan(name, scale=scale, trials=1)
+    carried: dict[str, list[str]] = {}
+    for t in plan.trials:
+        spec = {key: value for key, value in t.spec.items() if key != "seed"}
+        what = repr((plan.deployments[t.deployment].values, plan.deployments[t.deployment].dataset, spec))
+        carried.setdefault(what, []).append(t.cell.label())
+    assert [labels for labels in carried.values() if len(labels) > 1] == []
+    for t in plan.trials:
+        engine_of_it = {**plan.deployments[t.deployment].values["engine"], **t.spec.get("engine_settings", {})}
+        defaults = engine.Engine(merge="tuple", hole_threshold=0.5).model_dump()
+        assert {k: engine_of_it.get(k, defaults[k]) for k in t.cell.engine_settings()} == t.cell.engine_settings()
+
+
 def test_a_start_for_each_setting_and_the_same_operations() -> None:
     plan = _plan("fig08", trials=2)
     settings = {d.values["engine"]["merge"]: d.id for d in plan.deployments.values()}
@@ -275,6 +292,42 @@ def test_the_table_has_the_settings_that_a_trial_ran_with(new_run: Callable[[Pla
     assert (nine["eviction_block_bytes"] == nine["block_factor"] * 65536).all()
     assert set(table["fetch"]) == {"block"}
     assert set(table[table["experiment"] == "fig09b"]["tuple_bytes"]) == {128, 1024}
+
+
+def test_an_engine_with_other_settings_makes_the_trial_invalid() -> None:
+    asked = {"merge": "tuple", "evict_from": "inverse-accesses", "hole_threshold": 1}
+    reported = {"merge": "tuple", "evict_from": "coldest", "hole_threshold": 1.0, "log": "sync"}
+    ok = {"status": "ok", "reason": "", "flags": [], "server_settings": {"anticached": reported}}
+    found = engine.judge(ok, asked)
+    assert (found["status"], found["flags"]) == ("invalid", ["settings_differ"])
+    assert found["reason"].endswith("evict_from is coldest, not inverse-accesses")
+    assert engine.judge(ok, {**asked, "evict_from": "coldest"}) == ok
+    of_mysql = {"status": "ok", "server_settings": {"mysqld": {}}}
+    assert engine.judge(of_mysql, asked) == of_mysql
+    failed = {**ok, "status": "failed"}
+    assert engine.judge(failed, asked) == failed
+
+
+def test_which_table_gives_blocks_is_as_the_server_says(
+    new_run: Callable[[Plan], Run], record_trial: Callable[..., None]
+) -> None:
+    plan = _plan("beyond-tables", scale="smoke")
+    run = new_run(plan)
+    for t in plan.trials:
+        reported = {"anticached": {"evict_from": "coldest"}}
+        record_trial(run, t, 1000.0, server_settings=reported)
+    assert set(collect.collect(run)["evict_from"]) == {"coldest"}, "not what the cell asked for"
+    planned = collect.collect(new_run(plan))
+    assert set(planned["evict_from"]) == {"coldest", "inverse-accesses"}
+
+
+def test_an_axis_that_only_one_of_two_benchmarks_has_is_refused(workloads: Path) -> None:
+    path = workloads / "fig12.yml"
+    text = path.read_text()
+    assert "  benchmark: [ycsb, tpcc]" in text
+    path.write_text(text.replace("  benchmark: [ycsb, tpcc]", "  benchmark: [ycsb, tpcc]\n  key_order: [clustered]"))
+    with pytest.raises(InputError, match="tpcc has no such setting, so its cells would be left out"):
+        load(workloads, "fig12", "laptop")
 
 
 def test_an_older_table_is_read_with_empty_columns(new_run: Callable[[Plan], Run], tmp_path: Path) -> None:

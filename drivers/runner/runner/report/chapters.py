@@ -16,8 +16,8 @@ from runner.errors import RunError
 from runner.files import read_json
 
 CLAIMS = "claims"  # the notebook of the verdicts, which have a section of their own
-SAVED = re.compile(r"""\bsave\(.*["']figures["']\s*,\s*["']([\w.-]+)["']""")
-"""How a notebook's cell names the files of the figure that it shows (`figures.parts.save`)."""
+SAVED = re.compile(r"""\b(?:save|show)\(.*["']figures["']\s*,\s*["']([\w.-]+)["']""")
+"""How a notebook's cell names the files of the figure that it shows (`figures.parts.save`, `figures.beyond.show`)."""
 SAVED_DENSITY = 2  # pixels of a saved figure for one of the page
 _markdown = mistune.create_markdown(plugins=["table", "url"])
 

@@ -14,6 +14,7 @@ from runner import context
 from runner.errors import InputError
 from runner.report.settings import value_in_words
 from runner.store import Run
+from runner.workload import load
 from runner.yamlfile import read
 
 NO_EXPERIMENTS = frozenset({"scales", "claims"})  # what else lies in workloads/
@@ -55,16 +56,23 @@ def _facts(machine: Mapping[str, Any]) -> dict[str, str]:
 
 
 def self_tests(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """Return the disk's self-test of every lane before the sweep; none for a disk that is not emulated."""
-    lanes = run.meta.get("lanes") or {}
-    return {lane: record["disk_self_test"] for lane, record in lanes.items() if record.get("disk_self_test")}
+    """Return the self-tests of every lane's disks before the sweep, also of those that only some cells name.
+
+    None for a disk that is not emulated.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for lane, record in (run.meta.get("lanes") or {}).items():
+        by_profile = record.get("disk_self_tests") or {run.key.disk: record.get("disk_self_test")}
+        found |= {f"{lane}, {profile}": tests for profile, tests in by_profile.items() if tests}
+    return found
 
 
 def drive(run: Run) -> dict[str, str]:
-    """Return the profile of the emulated disk as the first trial with one recorded it."""
+    """Return the profile of the run's emulated disk as the first trial on it recorded it."""
     for environment in _environments(run):
-        values = environment.get("disk", {}).get("observed", {}).get("profile_values")
-        if values:
+        disk = environment.get("disk", {})
+        values = disk.get("observed", {}).get("profile_values")
+        if values and disk.get("profile", run.key.disk) == run.key.disk:
             return _facts(values)
     return {}
 
@@ -177,7 +185,7 @@ def _left_out(rows: pd.DataFrame, grid: pd.DataFrame) -> str:
 
 
 def rerun(run: Run, grids: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Return the commands that run the same experiments again; a choice of systems only where the run made one."""
+    """Return the commands that run the same experiments again; systems and trials only where the run chose them."""
     key, commit = run.key, run.meta["code"]["commit"]
     systems = dict.fromkeys(trial["cell"]["system"] for trial in run.trials)
     every = {system for grid in grids.values() for system in grid["system"]}
@@ -187,5 +195,21 @@ def rerun(run: Run, grids: Mapping[str, pd.DataFrame]) -> list[str]:
         f".venv/bin/python -m runner run --experiment {','.join(run.meta['experiments'])} --scale {key.scale}"
         f" --inventory {key.inventory} --disk {key.disk}"
         + (f" --systems {','.join(systems)}" if systems and set(systems) != every else "")
+        + (f" --trials {count}" if (count := _chosen_trials(run)) else "")
     ]
     return [*commands, "make report"]
+
+
+def _chosen_trials(run: Run) -> int | None:
+    """Return how many trials of a cell the run was asked for, where that is not what its scale says."""
+    planned: dict[str, int] = {}
+    for trial in run.trials:
+        planned[trial["experiment"]] = max(planned.get(trial["experiment"], 0), trial["trial"] + 1)
+    for experiment, count in planned.items():
+        try:
+            usual = load(context.WORKLOADS, experiment, run.key.scale).values.trials
+        except InputError:  # an experiment or a scale that this checkout does not have (any more)
+            continue
+        if count != usual:
+            return count
+    return None

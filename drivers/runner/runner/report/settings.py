@@ -11,6 +11,9 @@ from runner.store import Run
 from runner.systems import SYSTEMS, WITHOUT_EVICTION, family
 
 NOT_SETTINGS = frozenset({"format", "seed", "system", "benchmark", "mix", "skew", "data_memory_ratio"})
+INSIDE = "micro"
+OF_INSIDE = frozenset({"memory_budget_bytes", "server_cpus", "disk", "measure_s", INSIDE})
+"""What a microbenchmark has of a deployment's and a specification's settings: it has no server, log or terminals."""
 MANY = 6  # more values than this are written as a range
 MEBIBYTE = 1 << 20
 
@@ -123,8 +126,13 @@ def _settings(run: Run, trial: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     system = trial["cell"]["system"]
     values = {**run.plan["deployments"][trial["deployment"]]["values"]}
     spec = {name: value for name, value in trial["spec"].items() if name not in values}
+    # What a running engine was given before the trial stands in the place of what it was started with.
+    values["engine"] = {**values["engine"], **spec.pop("engine_settings", {})}
+    inside = trial["spec"]["benchmark"] == INSIDE
     for name, value in _flat({**values, **spec}):
-        if name.rpartition(".")[2] not in NOT_SETTINGS and _has(system, name):
+        if name.rpartition(".")[2] in NOT_SETTINGS or not _has(system, name):
+            continue
+        if not inside or name.partition(".")[0] in OF_INSIDE:
             yield name, value
     environment = run.environment(trial["hash"])
     group = environment.get("control_group", {})

@@ -7,8 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from figures import micro
-from figures.data import Point, point
-from figures.lines import line
 from figures.parts import of_look
 from figures.style import Look
 from figures.style import apply as apply_style
@@ -21,21 +19,11 @@ CHAINS = {
 METRIC = "elapsed_ms"
 
 
-def _series(table: pd.DataFrame, chain: str) -> list[Point]:
-    rows = table[table["chain"] == chain]
-    skews = sorted((float(skew) for skew in rows["skew"].unique()), reverse=True)
-    return [point(rows[rows["skew"] == skew], skew, METRIC) for skew in skews]
-
-
 def draw(table: pd.DataFrame) -> Figure:
     """Draw the three lines, skew falling to the right as in the paper; logarithmic, or two of them were one."""
     apply_style()
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-    points: list[Point] = []
-    for chain, look in CHAINS.items():
-        found = _series(table, chain)
-        line(axes, found, look)
-        points += found
+    points = micro.lines(axes, table, "chain", CHAINS, "skew")
     skews = sorted({p.at for p in points}, reverse=True)
     axes.set_xticks(skews, [f"{skew:g}" for skew in skews])
     axes.set_xlim(max(skews) + 0.07, min(skews) - 0.07)

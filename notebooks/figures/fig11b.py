@@ -7,8 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from figures import micro
-from figures.data import Point, point
-from figures.lines import line
 from figures.parts import of_look
 from figures.style import Look
 from figures.style import apply as apply_style
@@ -20,21 +18,11 @@ KINDS = {
 METRIC = "elapsed_ms"
 
 
-def _series(table: pd.DataFrame, kind: str) -> list[Point]:
-    rows = table[table["index_kind"] == kind]
-    counts = sorted(int(count) for count in rows["indexes"].unique())
-    return [point(rows[rows["indexes"] == count], count, METRIC) for count in counts]
-
-
 def draw(table: pd.DataFrame) -> Figure:
     """Draw both lines from zero on."""
     apply_style()
     figure, axes = plt.subplots(figsize=(6.0, 3.8), layout="constrained")
-    points: list[Point] = []
-    for kind, look in KINDS.items():
-        found = _series(table, kind)
-        line(axes, found, look)
-        points += found
+    points = micro.lines(axes, table, "index_kind", KINDS, "indexes")
     axes.set_xticks(sorted({int(p.at) for p in points}))
     axes.set_xlabel("number of indexes")
     axes.set_ylabel(f"time for {int(table['updates'].max()):,} tuples (ms)")

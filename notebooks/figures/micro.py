@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import parts
-from figures.data import Point
+from figures.data import Point, point
+from figures.lines import line
+from figures.style import Look
 from runner import collect
 from runner.sample import sample
 
@@ -19,6 +22,18 @@ def finish(figure: Figure, table: pd.DataFrame, handles: Iterable[Artist], point
     """Add the legend, with the marks that were drawn, and the notes."""
     parts.explain(figure, list(handles), points)
     parts.annotate(figure, table, headline=headline(table, size))
+
+
+def lines(axes: Axes, table: pd.DataFrame, column: str, looks: Mapping[str, Look], x: str) -> list[Point]:
+    """Draw the milliseconds over `x`, a line for each value of `column` in `looks`; return all points."""
+    drawn: list[Point] = []
+    for value, look in looks.items():
+        rows = table[table[column] == value]
+        places = sorted(rows[x].unique(), reverse=x == "skew")  # from left to right
+        points = [point(rows[rows[x] == place], float(place), "elapsed_ms") for place in places]
+        line(axes, points, look)
+        drawn += points
+    return drawn
 
 
 def headline(table: pd.DataFrame, size: str = "") -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from figures import fig10, fig11a, fig11b, parts
-from runner import claims, collect, notebooks
+from runner import collect, notebooks
 from runner.files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +23,6 @@ FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
     "fig11a": fig11a.draw,
     "fig11b": fig11b.draw,
 }
-
-mpl.use("Agg")
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +35,8 @@ def _of(recorded: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 @pytest.fixture
-def run(recorded: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "results" / "runs" / "recorded"
-    directory.mkdir(parents=True)
-    collect.write(recorded, directory)
-    claims.write(claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), recorded, {}), directory)
-    (tmp_path / "results" / "latest").symlink_to("runs/recorded")
-    monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
-    monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
-    return directory
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
+def run(recorded: pd.DataFrame, as_latest: Callable[[pd.DataFrame], Path]) -> Path:
+    return as_latest(recorded)
 
 
 def _points(figure: Figure) -> list[float]:

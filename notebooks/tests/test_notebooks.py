@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,14 +18,12 @@ from matplotlib.markers import MarkerStyle
 
 from figures import data, fig06, parts, tables
 from figures.style import SYSTEMS
-from runner import claims, collect, notebooks, store, systems
+from runner import collect, notebooks, store, systems
 from runner.errors import RunError
 from runner.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 EMPTY = {"metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-
-mpl.use("Agg")
 
 
 @pytest.fixture(scope="session")
@@ -49,17 +45,11 @@ def drawn(recorded: pd.DataFrame) -> Figure:
 
 
 @pytest.fixture
-def run(recorded: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(recorded: pd.DataFrame, as_latest: Callable[[pd.DataFrame], Path]) -> Path:
     """A run that holds the recorded table and its verdicts, and is the one to be shown."""
-    directory = tmp_path / "results" / "runs" / "recorded"
-    directory.mkdir(parents=True)
-    collect.write(recorded, directory)
+    directory = as_latest(recorded)
     write_json(directory / "run.json", {"format": store.RUN_FORMAT})
     write_json(directory / "plan.json", {})
-    claims.write(claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), recorded, {}), directory)
-    (tmp_path / "results" / "latest").symlink_to("runs/recorded")
-    monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
-    monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
     return directory
 
 
@@ -71,12 +61,6 @@ def notebook_copies(tmp_path: Path) -> Path:
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         shutil.copy(path, place)
     return place
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def test_every_system_has_its_own_look() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,8 +28,6 @@ ABLATIONS = {
     "disk": beyond.disk,
 }
 
-mpl.use("Agg")
-
 
 @pytest.fixture(scope="session")
 def recorded() -> pd.DataFrame:
@@ -41,12 +36,6 @@ def recorded() -> pd.DataFrame:
 
 def _of(table: pd.DataFrame, name: str) -> pd.DataFrame:
     return table[table["experiment"] == name].reset_index(drop=True)
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def _drawn(figure: Figure, panel: int = 0) -> list[float]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,12 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from figures import fig07, fig12, parts, tables
-from runner import claims, collect
+from runner import collect
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).parent / "recorded" / "tpcc"
-
-mpl.use("Agg")
 
 
 @pytest.fixture(scope="session")
@@ -41,20 +37,9 @@ def twelve(recorded: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.fixture
-def run(recorded: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = Path(shutil.copytree(RECORDED, tmp_path / "results" / "runs" / "recorded"))
-    collect.write(recorded, directory)
-    claims.write(claims.judge_all(claims.load(ROOT / "workloads" / "claims.yml"), recorded, {}), directory)
-    (tmp_path / "results" / "latest").symlink_to("runs/recorded")
-    monkeypatch.delenv("ANTICACHE_EVAL_RUN", raising=False)
-    monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
-    return directory
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
+def run(recorded: pd.DataFrame, tmp_path: Path, as_latest: Callable[[pd.DataFrame], Path]) -> Path:
+    shutil.copytree(RECORDED, tmp_path / "results" / "runs" / "recorded")
+    return as_latest(recorded)
 
 
 def _heights(figure: Figure) -> list[float]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,8 +25,6 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Figure]] = {
     "fig12": lambda table: fig12.draw(table, RECORDED / "tpcc"),
 }
 
-mpl.use("Agg")
-
 
 @pytest.fixture(scope="session")
 def recorded() -> dict[str, pd.DataFrame]:
@@ -42,12 +38,6 @@ def recorded() -> dict[str, pd.DataFrame]:
 @pytest.fixture(params=sorted(DRAWN))
 def drawing(request: pytest.FixtureRequest, recorded: dict[str, pd.DataFrame]) -> tuple[str, pd.DataFrame]:
     return request.param, recorded[request.param].reset_index(drop=True).copy()
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def _spoil(table: pd.DataFrame, rows: Any, status: str, reason: str = "", flags: str = "") -> None:

@@ -55,6 +55,16 @@ def line(axes: Axes, points: list[Point], look: Look) -> None:
     cross(axes, [p.at for p in points if p.estimate is None], look.colour)
 
 
+def zeros(axes: Axes, points: list[Point], look: Look) -> None:
+    """Put zeros below a logarithmic axis, which has no place for them."""
+    below = axes.get_xaxis_transform()
+    for p in points:
+        if p.estimate is not None and p.estimate.value == 0:
+            fill = "white" if p.flagged else look.colour
+            axes.plot([p.at], [0.0], look.marker, color=look.colour, markerfacecolor=fill, transform=below, clip_on=False)
+            axes.annotate("0", (p.at, 0.0), (0, 6), xycoords=below, textcoords="offset points", ha="center", fontsize=8)
+
+
 def cross(axes: Axes, places: list[float], colour: str) -> None:
     """Mark cells without a usable trial on the x axis."""
     if places:

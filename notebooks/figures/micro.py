@@ -37,12 +37,16 @@ def lines(axes: Axes, table: pd.DataFrame, column: str, looks: Mapping[str, Look
 
 
 def headline(table: pd.DataFrame, size: str = "") -> str:
-    """Say in one line what was run: run, scale, disk, size, trials and repetitions in each, code."""
+    """Say in one line what was run: run, scale, disk, size, trials and repetitions in each, code.
+
+    Only what writes blocks uses the disk.
+    """
     scales, disks = (", ".join(table[name].unique()) for name in ("scale", "disk_profile"))
+    where = f"disk {disks}" if table["block_bytes"].notna().any() else "in memory"
     repetitions = table["repetitions"].dropna()
     counted = f"{repetitions.min()} to {repetitions.max()}" if len(repetitions) else "no"
     return (
-        f"run {table['run'].iloc[0]}, scale {scales}, disk {disks}: {size + ', ' if size else ''}"
+        f"run {table['run'].iloc[0]}, scale {scales}, {where}: {size + ', ' if size else ''}"
         f"{table['trial'].max() + 1} trial(s) per cell, each the median of {counted} repetitions,"
         f" code {collect.code_of(table)}"
     )

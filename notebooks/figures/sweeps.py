@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from figures import tables
+from figures import tables, trouble
 from figures.data import Point, point
-from figures.lines import line, not_measured, skew_axis
+from figures.lines import line, not_measured, skew_axis, zeros
 from figures.parts import annotate, explain, of_look, thousands
 from figures.style import apply as apply_style
 from figures.style import sequence
@@ -68,13 +68,15 @@ def draw(
             rows_of = chosen[chosen[series] == value]
             found = _points(rows_of, x, places, panel.metric)
             line(axes, found, look)
+            if panel.log:
+                zeros(axes, found, look)
             points += found
-        _axes(axes, x, places, panel, empty=not points)
+        _axes(axes, x, places, panel, points)
         drawn += points
     for axes in list(grid.flat)[len(panels) :]:
         axes.remove()
     explain(figure, [of_look(look) for look in looks.values()], drawn, columns=4)
-    annotate(figure, table, "\n".join(filter(None, [note, changed_while_running(table)])))
+    annotate(figure, table, "\n".join(filter(None, [note, shared_servers(table)])))
     return figure
 
 
@@ -84,7 +86,7 @@ def _points(rows: pd.DataFrame, x: str, places: list[Any], metric: str) -> list[
     return [point(rows[rows[x] == v], float(v) if x == "skew" else float(places.index(v)), metric) for v in present]
 
 
-def _axes(axes: Axes, x: str, places: list[Any], panel: Panel, *, empty: bool) -> None:
+def _axes(axes: Axes, x: str, places: list[Any], panel: Panel, points: list[Point]) -> None:
     axes.set_ylabel(METRICS[panel.metric])
     axes.set_xlabel(AXES[x])
     if x == "skew":
@@ -92,9 +94,9 @@ def _axes(axes: Axes, x: str, places: list[Any], panel: Panel, *, empty: bool) -
     else:
         axes.set_xticks(range(len(places)), [written(x, v) for v in places])
         axes.set_xlim(-0.4, len(places) - 0.6)
-    if empty:
+    if not points:
         not_measured(axes)
-    elif panel.log and axes.containers:
+    elif panel.log and any(p.estimate is not None and p.estimate.value > 0 for p in points):
         axes.set_yscale("log")
         axes.margins(y=0.15)
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))  # a panel may have less than a decade
@@ -145,13 +147,13 @@ def stands_for(table: pd.DataFrame) -> str:
     )
 
 
-def changed_while_running(table: pd.DataFrame) -> str:
-    """Say that settings were changed in a running server, where they were."""
-    if not (table["settings_changed"] != "").any():
+def shared_servers(table: pd.DataFrame) -> str:
+    """Say that trials with several settings share a running server, where they do; also those with its own settings."""
+    if not any(found.values.live_settings for found in trouble.workloads(table)):
         return ""
     return (
-        "Settings were changed in a running server: a trial finds in memory what the one before left there"
-        " (scales.yml: live_settings)."
+        "Settings are changed in a running server at this scale: a trial may find in memory what another setting left"
+        " there (scales.yml: live_settings)."
     )
 
 

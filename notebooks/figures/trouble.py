@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pandas as pd
 
 from figures.style import SYSTEMS
@@ -32,12 +34,18 @@ def note(table: pd.DataFrame) -> str:
 def systems_left_out(table: pd.DataFrame) -> list[str]:
     """Return the systems that the experiments' grids have at the table's scale and the table has not."""
     wanted: dict[str, None] = {}
-    for experiment, scale in dict.fromkeys(zip(table["experiment"], table["scale"], strict=True)):
-        try:
-            wanted |= dict.fromkeys(workload.load(context.WORKLOADS, experiment, scale).grid.values("system"))
-        except InputError:  # an experiment that this checkout does not have (any more): nothing is known to be missing
-            continue
+    for found in workloads(table):
+        wanted |= dict.fromkeys(found.grid.values("system"))
     return [system for system in wanted if not (table["system"] == system).any()]
+
+
+def workloads(table: pd.DataFrame) -> list[workload.Workload]:
+    """Return what the table's experiments are at its scale, but for those that this checkout does not have (any more)."""
+    found = []
+    for experiment, scale in dict.fromkeys(zip(table["experiment"], table["scale"], strict=True)):
+        with contextlib.suppress(InputError):
+            found.append(workload.load(context.WORKLOADS, experiment, scale))
+    return found
 
 
 def _details(rows: pd.DataFrame) -> str:

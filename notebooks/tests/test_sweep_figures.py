@@ -66,7 +66,9 @@ def test_a_point_for_every_cell_with_the_skew_falling(recorded: pd.DataFrame, na
         assert low == 0
         assert high > max(expected), "no marker is cut off"
     assert "Blocks of 64 KiB stand for the paper's 1 MiB" in _below(figure)
-    assert ("Settings were changed in a running server" in _below(figure)) == (name == "fig08")
+    assert "Settings are changed in a running server at this scale" in _below(figure)
+    laptop = DRAWN[name](table.assign(scale="laptop"))
+    assert "Settings are changed" not in _below(laptop), "each setting has a server of its own there"
 
 
 def test_the_series_are_named_as_in_the_paper(recorded: pd.DataFrame) -> None:
@@ -179,3 +181,12 @@ def test_the_notebooks_execute_and_leave_out_what_is_not_there(run: Path, tmp_pa
     assert shown[-1].body.index("<img") < shown[-1].body.index("<table"), "a figure, and its numbers below it"
     drawn = {path.stem for path in (run / "figures").glob("*.png")}
     assert drawn == {"fig08", "fig09a", "fig09b", *(f"beyond-{name}" for name in ABLATIONS if name != "holes")}
+
+
+def test_zeros_stand_below_a_logarithmic_axis(recorded: pd.DataFrame) -> None:
+    table = _of(recorded, "beyond-fetch")
+    some = table["fetch"] == table["fetch"].iloc[0]
+    axes = beyond.fetch(table.assign(fetched_bytes_per_txn=some.map({True: 0.0, False: 70.0}))).axes[1]
+    assert axes.get_yscale() == "log"
+    assert len([text for text in axes.texts if text.get_text() == "0"]) == some.sum()
+    assert beyond.fetch(table.assign(fetched_bytes_per_txn=0.0)).axes[1].get_yscale() == "linear", "nothing to put on it"

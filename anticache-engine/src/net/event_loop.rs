@@ -48,13 +48,26 @@ const WAKE: u64 = u64::MAX;
 const DISK: u64 = u64::MAX - 1;
 const OTHERS: u64 = u64::MAX - 2;
 
+/// What becomes of bytes that arrive; never an earlier one again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Intake {
+    /// They are requests.
+    Requests,
+    /// They follow something malformed and are thrown away until the client ends its side: closing the socket while some are on their way would make
+    /// the kernel reset the connection, and the client lose replies that it has not read.
+    Discarded,
+    /// The client has ended its side. What it asked before is still answered.
+    Ended,
+}
+
 /// Incoming side of a connection.
 struct Inlet {
     stream: TcpStream,
     buffer: Vec<u8>,
     filled: usize,
-    /// Nothing more is read: the client has ended its side, or has sent something malformed. What it asked before is still answered.
-    ended: bool,
+    intake: Intake,
+    /// Whether the client was told that no more replies come.
+    is_told: bool,
     /// Whole requests wait in the buffer until the client has read what was answered before, or the other connections have had their turn.
     paused: bool,
     /// What the event loop waits for at this socket.
@@ -284,7 +297,16 @@ impl EventLoop {
                 continue;
             }
             let buffer = vec![0; READ_BUFFER_BYTES];
-            let inlet = Inlet { stream, buffer, filled: 0, ended: false, paused: false, interest, _seat: seat };
+            let inlet = Inlet {
+                stream,
+                buffer,
+                filled: 0,
+                intake: Intake::Requests,
+                is_told: false,
+                paused: false,
+                interest,
+                _seat: seat,
+            };
             self.inlets[number] = Some(inlet);
         }
         Ok(())
@@ -311,13 +333,14 @@ impl EventLoop {
         let Some(mut inlet) = self.inlets.get_mut(number).and_then(Option::take) else {
             return;
         };
-        let mut open = !(inlet.ended && broken);
+        let mut open = !(inlet.intake == Intake::Ended && broken);
         if inlet.interest.contains(epoll::EventFlags::IN) {
             match inlet.stream.read(&mut inlet.buffer[inlet.filled..]) {
-                Ok(0) => inlet.ended = true,
+                Ok(0) => inlet.intake = Intake::Ended,
+                Ok(_) if inlet.intake == Intake::Discarded => {}
                 Ok(bytes) => {
                     inlet.filled += bytes;
-                    inlet.ended = !self.run_requests(number, &mut inlet);
+                    self.run_requests(number, &mut inlet);
                 }
                 Err(error) => open = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
             }
@@ -328,9 +351,9 @@ impl EventLoop {
         }
     }
 
-    /// Runs the whole requests of an inlet's buffer, unless too much waits to be sent or to be run; false when one is malformed, and nothing behind
-    /// it can be understood. Behind a request to the partition itself, which may read from the disk, come the other connections first.
-    fn run_requests(&mut self, number: usize, inlet: &mut Inlet) -> bool {
+    /// Runs the whole requests of an inlet's buffer, unless too much waits to be sent or to be run. When one is malformed, nothing behind it can be
+    /// understood. Behind a request to the partition itself, which may read from the disk, come the other connections first.
+    fn run_requests(&mut self, number: usize, inlet: &mut Inlet) {
         let epoch = self.outlets.outlets[number].epoch;
         let mut start = 0;
         loop {
@@ -357,7 +380,8 @@ impl EventLoop {
                 Err(error) => {
                     eprintln!("anticached: connection {number} is closed: {error}");
                     inlet.filled = 0;
-                    return false;
+                    inlet.intake = inlet.intake.max(Intake::Discarded);
+                    return;
                 }
             }
             if !more {
@@ -375,7 +399,6 @@ impl EventLoop {
         if inlet.filled == inlet.buffer.len() {
             inlet.buffer.resize(2 * inlet.filled, 0);
         }
-        true
     }
 
     /// Whether a connection's replies are read, and not too many transactions wait.
@@ -390,7 +413,7 @@ impl EventLoop {
             return;
         }
         if let Some(mut inlet) = self.inlets[number].take_if(|inlet| inlet.paused) {
-            inlet.ended |= !self.run_requests(number, &mut inlet);
+            self.run_requests(number, &mut inlet);
             self.inlets[number] = Some(inlet);
         }
     }
@@ -468,17 +491,22 @@ impl EventLoop {
         }
     }
 
-    /// Whether a connection may ask for more, or waits for something that it has asked for.
-    fn is_needed(&self, number: usize) -> bool {
-        let (Some(inlet), outlet) = (&self.inlets[number], &self.outlets.outlets[number]) else {
+    /// Whether a connection may send more, or waits for something that it has asked for.
+    fn is_needed(&mut self, number: usize) -> bool {
+        let (Some(inlet), outlet) = (&mut self.inlets[number], &self.outlets.outlets[number]) else {
             return true;
         };
+        if inlet.intake == Intake::Requests || inlet.paused || !outlet.frames.is_empty() {
+            return true;
+        }
         let owes = |partition: &Partition| partition.owes_replies(number as u32, outlet.epoch);
-        !inlet.ended
-            || inlet.paused
-            || !outlet.frames.is_empty()
-            || self.partition.as_deref().is_some_and(owes)
-            || self.keeper.owes_replies(number as u32, outlet.epoch)
+        if self.partition.as_deref().is_some_and(owes) || self.keeper.owes_replies(number as u32, outlet.epoch) {
+            return true;
+        }
+        if !std::mem::replace(&mut inlet.is_told, true) {
+            let _ = inlet.stream.shutdown(Shutdown::Write);
+        }
+        inlet.intake == Intake::Discarded
     }
 
     /// Has the event loop wait for what is next at a socket.
@@ -488,7 +516,12 @@ impl EventLoop {
             return Ok(());
         };
         let mut interest = epoll::EventFlags::empty();
-        interest.set(epoll::EventFlags::IN, !inlet.ended && !inlet.paused && takes_requests);
+        let takes_bytes = match inlet.intake {
+            Intake::Requests => !inlet.paused && takes_requests,
+            Intake::Discarded => true,
+            Intake::Ended => false,
+        };
+        interest.set(epoll::EventFlags::IN, takes_bytes);
         interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
         if interest != inlet.interest {
             let data = epoll::EventData::new_u64(number as u64);

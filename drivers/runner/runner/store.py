@@ -151,9 +151,16 @@ class Run:
             write_json(self.path / "run.json", self.meta)
 
     def add_lanes(self, lanes: dict[str, Any]) -> None:
-        """Keep which lanes measured, with their hosts; a lane of the same name replaces what was kept of it."""
+        """Keep which lanes measured, with their hosts; a lane of the same name replaces what was kept of it.
+
+        Self-tests of disks stay until the same disk is tested again: each call tests only those of its own trials.
+        """
         with self._lock:
-            self.meta["lanes"] = {**self.meta.get("lanes", {}), **lanes}
+            kept = self.meta.get("lanes", {})
+            for name, lane in lanes.items():
+                tests = {**kept.get(name, {}).get("disk_self_tests", {}), **lane.get("disk_self_tests", {})}
+                kept[name] = {**lane, "disk_self_tests": tests} if tests else lane
+            self.meta["lanes"] = kept
             write_json(self.path / "run.json", self.meta)
 
     def add_plan(self, plan: Plan) -> None:

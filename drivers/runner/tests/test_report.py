@@ -328,6 +328,9 @@ def test_self_tests_of_all_disks_are_shown(tmp_path: Path) -> None:
     run, _ = a_run(tmp_path / "results", "fig07")
     run.add_lanes({"1": {"disk_self_tests": {"nvme": [SELF_TEST], "hdd-7200": [SELF_TEST], "none": []}}})
     assert set(conditions.self_tests(run)) == {"1, nvme", "1, hdd-7200"}
+    run.add_lanes({"1": {"hosts": {}}})  # the run goes on, with cells of one disk
+    run.add_lanes({"1": {"disk_self_tests": {"hdd-7200": [{**SELF_TEST, "ok": True}]}}})
+    assert conditions.self_tests(run) == {"1, nvme": [SELF_TEST], "1, hdd-7200": [{**SELF_TEST, "ok": True}]}
 
 
 def test_chapters_show_tables_and_pictures(tmp_path: Path) -> None:

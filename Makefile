@@ -73,7 +73,7 @@ test: build ## Run every test: Rust, Python, end to end on the real servers, not
 	  ANSIBLE_CONFIG=ansible/ansible.cfg .venv/bin/ansible-playbook --inventory ansible/inventories/local ansible/tests.yml
 	fi
 	$(CARGO) test --locked --workspace
-	.venv/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## Check formatting, lints and types of Rust, Python, YAML and Ansible
 	@$(CARGO) fmt --all --check

@@ -40,7 +40,7 @@ def systems_left_out(table: pd.DataFrame) -> list[str]:
 
 
 def workloads(table: pd.DataFrame) -> list[workload.Workload]:
-    """Return what the table's experiments are at its scale, but for those that this checkout does not have (any more)."""
+    """Return the table's experiments at its scale, but for those that this checkout does not have (any more)."""
     found = []
     for experiment, scale in dict.fromkeys(zip(table["experiment"], table["scale"], strict=True)):
         with contextlib.suppress(InputError):

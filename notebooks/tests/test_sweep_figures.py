@@ -189,4 +189,5 @@ def test_zeros_stand_below_a_logarithmic_axis(recorded: pd.DataFrame) -> None:
     axes = beyond.fetch(table.assign(fetched_bytes_per_txn=some.map({True: 0.0, False: 70.0}))).axes[1]
     assert axes.get_yscale() == "log"
     assert len([text for text in axes.texts if text.get_text() == "0"]) == some.sum()
-    assert beyond.fetch(table.assign(fetched_bytes_per_txn=0.0)).axes[1].get_yscale() == "linear", "nothing to put on it"
+    empty = beyond.fetch(table.assign(fetched_bytes_per_txn=0.0))
+    assert empty.axes[1].get_yscale() == "linear", "nothing to put on it"

@@ -94,7 +94,7 @@ def test_what_only_shows_a_run_refuses_one_that_is_named_and_not_there(
 
 
 def test_the_published_run_is_shown_and_named_where_there_is_none(tmp_path: Path, runner: Runner) -> None:
-    done = runner("report", "--results", str(tmp_path))
+    done = runner("claims", "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"no run of your own in {tmp_path}: this is the published one, ")
 

@@ -61,8 +61,8 @@ def zeros(axes: Axes, points: list[Point], look: Look) -> None:
     for p in points:
         if p.estimate is not None and p.estimate.value == 0:
             fill = "white" if p.flagged else look.colour
-            style = {"color": look.colour, "markerfacecolor": fill, "transform": below, "clip_on": False}
-            axes.plot([p.at], [0.0], look.marker, **style)
+            (mark,) = axes.plot([p.at], [0.0], look.marker, color=look.colour, transform=below, clip_on=False)
+            mark.set_markerfacecolor(fill)
             axes.annotate("0", (p.at, 0.0), (0, 6), xycoords=below, textcoords="offset points", ha="center", fontsize=8)
 
 

@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 MAKEFLAGS += --no-print-directory
+# What a user's shell has in it would come before the packages of this checkout.
+unexport PYTHONPATH
 
 SCALE ?= smoke
 FIG ?= fig06

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from runner import identity, machine, precautions, resume, store
+from runner import context, identity, machine, precautions, resume, store
 from runner.cli import main
 from runner.cluster import Lane
 from runner.disk import NODE_DISK
@@ -93,10 +93,25 @@ def test_what_only_shows_a_run_refuses_one_that_is_named_and_not_there(
     assert f"there is no run 'yesterday' in {tmp_path}" in done.stderr
 
 
-def test_the_published_run_is_shown_and_named_where_there_is_none(tmp_path: Path, runner: Runner) -> None:
-    done = runner("claims", "--results", str(tmp_path))
+def test_the_published_run_is_shown_and_named_where_there_is_none(
+    tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = store.newest_published(context.PUBLISHED)
+    assert newest is not None
+    published = tmp_path / "published" / "smoke"
+    shutil.copytree(newest.path, published, ignore=shutil.ignore_patterns("figures", "notebooks", "report.*"))
+    # One experiment: drawing all of them is what the tests of the published notebooks do.
+    plan, run = read_json(published / "plan.json"), read_json(published / "run.json")
+    plan["trials"] = [trial for trial in plan["trials"] if trial["experiment"] == "fig10"]
+    write_json(published / "plan.json", plan)
+    write_json(published / "run.json", {**run, "experiments": ["fig10"]})
+    monkeypatch.setattr(context, "PUBLISHED", published.parent)
+    results = tmp_path / "results"
+    done = runner("report", "--results", str(results))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"no run of your own in {tmp_path}: this is the published one, ")
+    assert done.stdout.startswith(f"no run of your own in {results}: this is the published one, {published}")
+    assert "Figure 10" in (published / "report.html").read_text(encoding="utf-8")
+    assert (published / "report.pdf").stat().st_size > 10_000
 
 
 def test_plan_tells_what_would_be_run(tmp_path: Path, runner: Runner) -> None:

@@ -62,7 +62,7 @@ lock: ## Make requirements.lock anew from requirements.in
 	@setup/bootstrap.sh --lock
 
 build: setup ## Build the engine and the drivers
-	@$(CARGO) build --release --locked --workspace
+	@$(CARGO) build --release --locked --workspace --exclude anticache-bench
 
 smoke: override SCALE := smoke
 smoke: build ## From a bare clone to every figure with table and claims, at the smallest scale
@@ -132,8 +132,8 @@ status: setup ## Say how far the newest run is
 retry: build ## Run only the failed trials of the newest run
 	@$(RUNNER) retry $(WHERE)
 
-bench: setup ## Measure the engine itself; writes RESULTS/bench/latest.json
-	@$(CARGO) bench --locked -p anticache-engine --bench engine -- all --json "$(abspath $(RESULTS))/bench/latest.json"
+bench: build ## Measure the engine itself; writes RESULTS/bench/latest.json
+	@$(CARGO) run --release --locked -p anticache-bench -- all --json "$(abspath $(RESULTS))/bench/latest.json"
 
 clean: ## Stop the servers that were started here, remove var/ and RESULTS/runs
 	@if command -v python3 >/dev/null; then python3 setup/clean.py --results "$(RESULTS)"; fi

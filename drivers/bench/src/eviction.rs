@@ -12,9 +12,10 @@ use anticache_engine::config::Config;
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
 use anticache_engine::partition::Partition;
 use anticache_engine::procedure::ProcedureSet;
-use rand::{Rng, SeedableRng};
+use rand::RngExt;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
 use rand_distr::{Distribution, Zipf};
-use rand_pcg::Pcg64Mcg;
 
 use crate::harness::ycsb::{FIELDS, encode, load_calls};
 use crate::harness::{self, Replies, Report, schema};
@@ -146,7 +147,7 @@ pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyh
     let mut calls = BTreeMap::new();
     driver.load(arguments.records, &mut calls);
     let loaded = driver.partition.stats();
-    let mut rng = Pcg64Mcg::seed_from_u64(42);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(42);
     let zipf = Zipf::new(arguments.records as f64, 1.0)?;
     let records = arguments.records;
     let mut key = || {

@@ -16,8 +16,9 @@ use anticache_engine::partition::Partition;
 use anticache_engine::partition::multi::Coordinator;
 use anticache_engine::procedure::{Participants, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
-use rand::{Rng, SeedableRng};
-use rand_pcg::Pcg64Mcg;
+use rand::RngExt;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
 
 use crate::harness::{BATCH, Replies, Report, median, ratio};
 
@@ -202,7 +203,7 @@ fn load(partition: &mut Partition, records: i64) {
 
 /// Requests of one partition's clients.
 fn draw(partition: i64, records: i64, share: f64) -> Vec<u8> {
-    let mut rng = Pcg64Mcg::seed_from_u64(partition as u64);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(partition as u64);
     let partitions = i64::from(PARTITIONS);
     let mut wire = Vec::new();
     for token in 0..DRAWN as u64 {

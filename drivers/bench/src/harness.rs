@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anticache_engine::net::frame::write_request;
 use anticache_engine::partition::ReplySink;
-use rand::{Rng, SeedableRng};
+use rand::RngExt;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
 use rand_distr::{Distribution, Zipf};
-use rand_pcg::Pcg64Mcg;
 
 /// Requests that are run together, as a server does with what a connection sent.
 pub const BATCH: usize = 64;
@@ -40,7 +41,7 @@ impl Replies {
 }
 
 pub fn schema(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads/schemas").join(name)
 }
 
 /// Sets keys of a configuration: `KEY=VALUE`, the value as JSON or a word.
@@ -108,7 +109,7 @@ impl Report {
 
 /// YCSB's table and requests (paper §4.1): procedures 0 read, 1 update, 2 load.
 pub mod ycsb {
-    use super::{Distribution, Pcg64Mcg, Rng, SeedableRng, Zipf, write_request};
+    use super::{Distribution, RngExt, SeedableRng, Xoshiro256PlusPlus, Zipf, write_request};
 
     pub const FIELDS: u16 = 10;
     pub const FIELD_BYTES: usize = 100;
@@ -125,7 +126,7 @@ pub mod ycsb {
 
     /// Requests of a mix, drawn with Zipf 1.0 over the records, newest hottest.
     pub fn draw(records: u64, read_share: f64, count: usize) -> anyhow::Result<Vec<(u16, Vec<u8>)>> {
-        let mut rng = Pcg64Mcg::seed_from_u64(42);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(42);
         let zipf = Zipf::new(records as f64, 1.0)?;
         let request = |_| {
             let key = records as i64 - zipf.sample(&mut rng) as i64;

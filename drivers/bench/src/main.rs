@@ -1,12 +1,13 @@
 //! The engine measured, in process and over loopback TCP.
 //!
-//! `cargo bench -p anticache-engine -- all|ycsb|tpcc|multi|durability|eviction|growth [--help]`
+//! `make bench`, or `cargo run --release -p anticache-bench -- all|ycsb|tpcc|multi|durability|eviction|growth [--help]`
 //!
 //! Variants take turns in one run, round by round, so that the machine's drift meets all of them; the medians over the rounds are shown, and ratios are
 //! medians of the ratios within a round. `--json FILE` writes the list that the project's README describes under "Benchmarks".
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use harness::Report;
 
@@ -26,11 +27,8 @@ struct Arguments {
     #[arg(long, global = true)]
     json: Option<PathBuf>,
     /// Where to put the databases.
-    #[arg(long, global = true, default_value = env!("CARGO_TARGET_TMPDIR"))]
+    #[arg(long, global = true, default_value = "var/bench")]
     directory: PathBuf,
-    /// Passed by cargo.
-    #[arg(long, hide = true, global = true)]
-    bench: bool,
 }
 
 #[derive(Subcommand)]
@@ -76,6 +74,8 @@ fn main() -> anyhow::Result<()> {
         What::All => all.map(|name| Arguments::parse_from(["bench", name]).what).into(),
         one => vec![one],
     };
+    std::fs::create_dir_all(&arguments.directory)
+        .with_context(|| format!("cannot make the directory {} for the databases", arguments.directory.display()))?;
     let mut report = Report::default();
     for what in chosen {
         // A thread of its own, so that one's choice of CPUs is not the next one's.

@@ -44,6 +44,14 @@ def start_ticks(pid: int) -> int | None:
     return None if not after_name or after_name[0] in "ZX" else int(after_name[19])
 
 
+def cpu_seconds(pid: int) -> float | None:
+    """Return the CPU seconds of a live process and its threads, in the kernel too (proc(5)); None as for `start_ticks`."""
+    after_name = _text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if not after_name or after_name[0] in "ZX":
+        return None
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _existing(path: str) -> Path:
     place = Path(path).absolute()
     while not place.exists():
@@ -134,6 +142,10 @@ class Agent:
             if sizes:
                 found[name] = {"peak_bytes": sizes.get("VmHWM", 0), "resident_bytes": sizes.get("VmRSS", 0)}
         return found
+
+    def cpu_of(self, pids: dict[str, int]) -> dict[str, float]:
+        """Return the CPU seconds that each process has used since its start; one that is gone is left out."""
+        return {name: used_s for name, pid in pids.items() if (used_s := cpu_seconds(pid)) is not None}
 
     # -- files ------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ MEASURED = (
     "verified",
     "verify_failed",
     "client_cpu_share",
+    "server_cpu_cores",
     "memory_peak_bytes",
     "memory_anonymous_bytes",
     "new_orders_per_minute",
@@ -130,6 +131,7 @@ SCHEMA = pa.DataFrameSchema(
         "verified": _integer(),
         "verify_failed": _integer(),
         "client_cpu_share": _number(),
+        "server_cpu_cores": _number(),
         "memory_budget_bytes": _integer(),
         "memory_limit_bytes": _integer(),  # empty: not enforced
         "memory_peak_bytes": _integer(),
@@ -410,6 +412,7 @@ def _measured(result: dict[str, Any], environment: dict[str, Any]) -> dict[str, 
         measured[f"latency_us_{name}"] = latency.get(name)
     measured |= {name: result[name] for name in MICRO if name in result}
     measured |= _disk(environment.get("disk", {}).get("observed", {}))
+    measured["server_cpu_cores"] = environment.get("server_cpu", {}).get("cores")
     measured["memory_peak_bytes"] = _memory_peak(environment)
     used = environment.get("control_group", {}).get("used", {})
     measured["memory_anonymous_bytes"] = used.get("anonymous_bytes")

@@ -210,6 +210,10 @@ class Host:
         """Return present and peak resident bytes per process; a process that is gone is left out."""
         return dict(self._ask("memory_of", pids))
 
+    def cpu_of(self, pids: dict[str, int]) -> dict[str, float]:
+        """Return the CPU seconds that each process has used since its start; one that is gone is left out."""
+        return dict(self._ask("cpu_of", pids))
+
     # -- files ------------------------------------------------------------------------------------------------
 
     def make_work(self, parent: Path) -> Path:

@@ -35,6 +35,16 @@ LOG_TAIL_LINES = 200
 KILL_GRACE_S = 1.0
 
 
+def servers_cpu(before: dict[str, float], after: dict[str, float], elapsed_s: float) -> dict[str, Any]:
+    """Say what the servers used of the CPUs over a call of loadgen, warm-up and drain included.
+
+    `before` and `after` are CPU seconds by process; one that is missing in either is left out. `cores` = all of it per
+    second of the call.
+    """
+    used_s = {name: after[name] - before[name] for name in before.keys() & after.keys()}
+    return {"cpu_s": dict(sorted(used_s.items())), "call_s": elapsed_s, "cores": sum(used_s.values()) / elapsed_s}
+
+
 @dataclass
 class Batch:
     """Trials that share a deployment; `pending` are those that are not begun yet."""
@@ -298,6 +308,7 @@ class LaneWorker:
         # The disk's lateness says nothing about what does not use it.
         measuring = self._disk(profile).measuring() if section.uses_disk else contextlib.nullcontext(disk.Observed())
         with measuring as observed:
+            cpu_before, asked_at = db.cpu_of(pids), time.monotonic()
             outcome = driver.call(
                 self._client(section.inside),
                 "run",
@@ -308,6 +319,7 @@ class LaneWorker:
                 servers=running.servers,
                 out=True,
             )
+            cpu = servers_cpu(cpu_before, db.cpu_of(pids), time.monotonic() - asked_at)
         memory, dead = db.memory_of(pids), running.servers.dead()
         result = judge(directory, outcome, dead, pids, trial.spec["measure_s"])
         if group.exceeded(dead) and not dead:
@@ -333,6 +345,7 @@ class LaneWorker:
         environment["load_average_before"] = load[db.name]
         environment["client_load_average_before"] = load[self.lane.client.name]
         environment["memory"] = {"processes": memory, "peak_not_reset": unreset}
+        environment["server_cpu"] = cpu
         environment["control_group"] = memory_of_trial
         environment["disk"] = {
             **running.deployment.values["disk"],

@@ -229,6 +229,10 @@ def test_what_was_enforced_stands_with_every_trial(bench: Bench) -> None:
     measured = table[table["status"].isin(["ok", "invalid"])]
     assert (measured["memory_peak_bytes"] <= measured["memory_limit_bytes"]).all()
     assert (measured["memory_anonymous_bytes"] <= measured["memory_peak_bytes"]).all()
+    cpu = {e["endpoint"]["system"]: e["server_cpu"] for e in bench.records("environment.json") if e["endpoint"]}
+    assert set(cpu["mysql-memcached"]["cpu_s"]) == {"mysqld", "memcached"}
+    # Two CPUs at most are the servers' on the smallest machine; clocks tick a hundred times a second.
+    assert measured["server_cpu_cores"].between(0.001, len(os.sched_getaffinity(0)) + 0.1).all()
 
 
 def _written_forms(secret: str) -> list[bytes]:

@@ -88,6 +88,18 @@ def test_a_program_is_put_there_once_per_content(tmp_path: Path) -> None:
         assert host.run([str(host.place(program, tmp_path / "tools"))])["stdout"] == "1\n", "what is there is verified"
 
 
+def test_cpu_time_is_that_of_the_process(host: Host) -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            pids = {"busy": busy.pid, "idle": 1, "gone": 2**22 + 1}
+            before = host.cpu_of(pids)
+            assert set(before) == {"busy", "idle"}
+            wait_until(lambda: host.cpu_of(pids)["busy"] >= before["busy"] + 0.1)
+        finally:
+            busy.kill()
+    assert set(host.cpu_of(pids)) == {"idle"}
+
+
 def test_programs_are_started_waited_for_and_ended(host: Host, tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert host.wait(host.spawn(["sh", "-c", "echo said; exit 7"], log), 30.0) == 7

@@ -45,7 +45,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return the CPU seconds of a live process and its threads, in the kernel too (proc(5)); None as for `start_ticks`."""
+    """Return the CPU seconds of a live process with its threads and in the kernel (proc(5)); None as `start_ticks`."""
     after_name = _text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if not after_name or after_name[0] in "ZX":
         return None

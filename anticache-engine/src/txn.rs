@@ -410,7 +410,15 @@ impl TxnContext<'_> {
     #[inline]
     pub fn set_integer(&mut self, tuple: TupleRef, field: Field, value: i64) -> Result<(), Abort> {
         self.clear_null(tuple, field)?;
-        self.update(tuple, field.offset, &value.to_le_bytes()[..field.bytes])
+        let id = self.resident(tuple)?;
+        let table = &mut self.tables[usize::from(tuple.table)];
+        if table.is_indexed(field.offset) {
+            return self.update(tuple, field.offset, &value.to_le_bytes()[..field.bytes]);
+        }
+        let before = table.set_number(id, field.offset..field.offset + field.bytes, value);
+        let (bytes, offset) = (field.bytes as u8, field.offset as u32);
+        self.undo.push(Change::Number { table: tuple.table, bytes, tuple: id, offset, before });
+        Ok(())
     }
 
     /// Sets a text: CHAR is padded with blanks, VARCHAR stored as it is.
@@ -539,6 +547,10 @@ pub(crate) fn roll_back(tables: &mut [Table], undo: &mut UndoLog, meter: &mut Me
                 let before = undo.image(image, len);
                 let restored = tables[usize::from(table)].overwrite(tuple, offset as usize, before, meter);
                 debug_assert!(restored.is_ok(), "the key before was its own");
+            }
+            Change::Number { table, bytes, tuple, offset, before } => {
+                let offset = offset as usize;
+                tables[usize::from(table)].set_number(tuple, offset..offset + usize::from(bytes), before);
             }
             Change::Value { table, tuple, var, old, new } => {
                 let table = &mut tables[usize::from(table)];

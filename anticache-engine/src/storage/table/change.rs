@@ -1,7 +1,9 @@
 //! How a table's contents change: tuples added, overwritten and removed, with everything that refers to them.
 
+use std::ops::Range;
+
 use super::{Found, Places, Refused, Table, side_by_side};
-use crate::catalog::IndexId;
+use crate::catalog::{IndexId, row};
 use crate::storage::index::{Index, reference};
 use crate::storage::meter::MemoryMeter;
 use crate::storage::tuples::{TupleId, flag};
@@ -97,6 +99,17 @@ impl Table {
         }
         self.tuples.row_mut(id)[offset..offset + bytes.len()].copy_from_slice(bytes);
         Ok(())
+    }
+
+    /// Sets a number that no index has, and returns the one before.
+    #[inline]
+    pub fn set_number(&mut self, id: TupleId, columns: Range<usize>, value: i64) -> i64 {
+        debug_assert!(!self.is_indexed(columns.start));
+        self.before_change(id);
+        let bytes = &mut self.tuples.row_mut(id)[columns];
+        let before = row::number(bytes);
+        row::set_number(bytes, value);
+        before
     }
 
     /// Overwrites bytes that are part of a key, or a reference to a VARCHAR that is.

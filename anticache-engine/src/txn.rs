@@ -177,6 +177,13 @@ impl TxnContext<'_> {
         self.see(table, found)
     }
 
+    /// The same, for a key that [`TxnContext::prefetch_key`] has been told.
+    #[inline]
+    pub fn lookup_expected(&mut self, table: TableId, key: &[u8], expected: KeyHash) -> Option<TupleRef> {
+        let found = self.table(table).find_hashed(expected.0, key);
+        self.see(table, found)
+    }
+
     /// Finds a tuple by the key of a unique index.
     #[inline]
     pub fn lookup_index(&mut self, table: TableId, index: IndexId, key: &[u8]) -> Option<TupleRef> {

@@ -1,7 +1,7 @@
 //! New-Order (clause 2.4): an order of 5 to 15 lines is entered.
 
 use super::reply::Reply;
-use super::{ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal};
+use super::{ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal, stock_key};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::row::RowBuf;
 use crate::catalog::{Catalog, Field, TableId};
@@ -56,9 +56,6 @@ type Goods = Option<(TupleRef, TupleRef)>;
 /// Each line's item and stock, on their way into the processor's cache.
 type Expected = [(KeyHash, KeyHash); params::MAX_LINES];
 
-fn stock_key(line: &params::Line) -> KeyBuf {
-    KeyBuf::new().i16(line.supply_w_id).i32(line.i_id)
-}
 
 impl NewOrder {
     pub(super) fn resolve(catalog: &Catalog) -> Result<Self, CatalogError> {
@@ -79,7 +76,7 @@ impl NewOrder {
         let mut expected = [(KeyHash::default(), KeyHash::default()); params::MAX_LINES];
         for (line, expected) in input.lines().iter().zip(&mut expected) {
             expected.0 = on(txn, input.w_id)?.prefetch_key(self.item.table, &line.i_id.to_le_bytes());
-            expected.1 = on(txn, line.supply_w_id)?.prefetch_key(self.stock.table, &stock_key(line));
+            expected.1 = on(txn, line.supply_w_id)?.prefetch_key(self.stock.table, &stock_key(line.supply_w_id, line.i_id));
         }
         Ok(expected)
     }
@@ -96,15 +93,15 @@ impl NewOrder {
             on(txn, line.supply_w_id)?.prefetch_tuple(self.stock.table, stock, STOCK_LINES);
         }
         let mut goods = [None; params::MAX_LINES];
-        for (line, goods) in input.lines().iter().zip(&mut goods) {
+        for ((line, &(item, stock)), goods) in input.lines().iter().zip(expected).zip(&mut goods) {
             let home = on(txn, input.w_id)?;
-            let Some(item) = home.lookup(self.item.table, &line.i_id.to_le_bytes()) else {
+            let Some(item) = home.lookup_expected(self.item.table, &line.i_id.to_le_bytes(), item) else {
                 continue;
             };
             home.prefetch_text(item, self.item.i_name);
             home.prefetch_text(item, self.item.i_data);
             let supplier = on(txn, line.supply_w_id)?;
-            let stock = supplier.lookup(self.stock.table, &stock_key(line));
+            let stock = supplier.lookup_expected(self.stock.table, &stock_key(line.supply_w_id, line.i_id), stock);
             let stock = stock.ok_or(refusal("the supplying warehouse has no stock of an item"))?;
             supplier.prefetch_text(stock, self.stock.s_data);
             *goods = Some((item, stock));

@@ -9,7 +9,7 @@
 
 use std::io;
 
-use super::hash_index::Handle;
+use super::hash_index::{Handle, hash_key};
 use super::index::{Columns, Index, reference};
 use super::meter::MemoryMeter;
 use super::tuples::{TupleId, TupleMemory};
@@ -282,6 +282,17 @@ impl Table {
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<Found> {
         if self.def.key_bytes == 0 { None } else { self.find_in(0, key) }
+    }
+
+    /// The same, where the hash of the key is known.
+    #[inline]
+    pub fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<Found> {
+        let (Some(Index::Hash(index)), Some(def)) = (self.indexes.first(), self.def.indexes.first()) else {
+            return self.find(key);
+        };
+        debug_assert_eq!(hash, hash_key(key));
+        let places = self.places();
+        index.find(hash, |handle| places.columns(handle).has_key(def, key)).map(Found::of)
     }
 
     /// Finds a tuple by the key of an index.

@@ -9,7 +9,7 @@
 //! [`TxnContext::at`] leads from there to the others.
 
 use std::borrow::Cow;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use crate::anticache::evicted_table::EvictedId;
 use crate::catalog::{Field, IndexId, TableId, row};
@@ -206,6 +206,15 @@ impl TxnContext<'_> {
         self.table(table).prefetch_tuple(key.0, lines);
     }
 
+    /// The same, of a long row: the beginning with the key, and the columns that lie in these ranges of its fixed part.
+    #[inline]
+    pub fn prefetch_columns(&self, table: TableId, key: KeyHash, columns: &[Range<usize>]) {
+        let table = self.table(table);
+        if let Some(id) = table.prefetch_tuple(key.0, 1) {
+            columns.iter().for_each(|columns| table.tuples().prefetch_columns(id, columns));
+        }
+    }
+
     /// Brings a VARCHAR near, unless the tuple is evicted.
     #[inline]
     pub fn prefetch_text(&self, tuple: TupleRef, field: Field) {
@@ -381,7 +390,7 @@ impl TxnContext<'_> {
     /// # Errors
     /// As [`TxnContext::row`].
     #[inline]
-    pub fn reply_with_row(&mut self, tuple: TupleRef, columns: std::ops::Range<usize>) -> Result<(), Abort> {
+    pub fn reply_with_row(&mut self, tuple: TupleRef, columns: Range<usize>) -> Result<(), Abort> {
         let id = self.resident(tuple)?;
         self.reply_end();
         self.reply.extend_from_slice(&self.tables[usize::from(tuple.table)].tuples().row(id)[columns]);

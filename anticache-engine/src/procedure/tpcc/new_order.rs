@@ -18,9 +18,8 @@ const LEAST_STOCK: i64 = 10;
 const ORIGINAL: &[u8; 8] = b"ORIGINAL";
 /// Ten-thousandths of a tax or a discount in the whole.
 const WHOLE: i64 = 10_000;
-/// Cache lines of an item's and a stock's row.
+/// Cache lines of an item's row.
 const ITEM_LINES: usize = 1;
-const STOCK_LINES: usize = 5;
 /// Offset of the total in the reply.
 const TOTAL_OFFSET: usize = 4;
 
@@ -51,8 +50,17 @@ struct Home {
     s_dist: Field,
 }
 
-/// Where a line's item and stock are; both `None` for an item that does not exist.
-type Goods = Option<(TupleRef, TupleRef)>;
+/// Where a line's item and stock are.
+#[derive(Clone, Copy)]
+struct Goods {
+    item: TupleRef,
+    stock: TupleRef,
+    /// Whether the item's data says so; then it depends on the stock's.
+    may_be_of_brand: bool,
+}
+
+/// Those of all lines; `None` for an item that does not exist.
+type AllGoods = [Option<Goods>; params::MAX_LINES];
 /// Each line's item and stock, on their way into the processor's cache.
 type Expected = [(KeyHash, KeyHash); params::MAX_LINES];
 
@@ -81,16 +89,19 @@ impl NewOrder {
         Ok(expected)
     }
 
-    /// Looks up every line's item and stock; first all tuples, then their texts are brought near.
+    /// Looks up every line's item and stock; first all tuples are brought near, then their texts.
     fn goods(
         &self,
         txn: &mut TxnContext<'_>,
         input: &params::NewOrder,
         expected: &Expected,
-    ) -> Result<[Goods; params::MAX_LINES], Abort> {
+        s_dist: Field,
+    ) -> Result<AllGoods, Abort> {
+        let counts = self.stock.s_ytd.offset..self.stock.s_order_cnt.offset + self.stock.s_order_cnt.bytes;
+        let columns = [s_dist.offset..s_dist.offset + s_dist.bytes, counts];
         for (line, &(item, stock)) in input.lines().iter().zip(expected) {
             on(txn, input.w_id)?.prefetch_tuple(self.item.table, item, ITEM_LINES);
-            on(txn, line.supply_w_id)?.prefetch_tuple(self.stock.table, stock, STOCK_LINES);
+            on(txn, line.supply_w_id)?.prefetch_columns(self.stock.table, stock, &columns);
         }
         let mut goods = [None; params::MAX_LINES];
         for ((line, &(item, stock)), goods) in input.lines().iter().zip(expected).zip(&mut goods) {
@@ -103,8 +114,14 @@ impl NewOrder {
             let supplier = on(txn, line.supply_w_id)?;
             let stock = supplier.lookup_expected(self.stock.table, &stock_key(line.supply_w_id, line.i_id), stock);
             let stock = stock.ok_or(refusal("the supplying warehouse has no stock of an item"))?;
-            supplier.prefetch_text(stock, self.stock.s_data);
-            *goods = Some((item, stock));
+            *goods = Some(Goods { item, stock, may_be_of_brand: false });
+        }
+        for (line, goods) in input.lines().iter().zip(&mut goods) {
+            let Some(goods) = goods else { continue };
+            goods.may_be_of_brand = contains_original(on(txn, input.w_id)?.text(goods.item, self.item.i_data)?);
+            if goods.may_be_of_brand {
+                on(txn, line.supply_w_id)?.prefetch_text(goods.stock, self.stock.s_data);
+            }
         }
         Ok(goods)
     }
@@ -173,19 +190,18 @@ impl NewOrder {
         txn: &mut TxnContext<'_>,
         order: &Order<'_>,
         number: usize,
-        (item, stock): (TupleRef, TupleRef),
+        Goods { item, stock, may_be_of_brand }: Goods,
         reply: &mut Reply,
     ) -> Result<i64, Abort> {
         let line = order.input.lines()[number];
         let quantity = i64::from(line.quantity);
         let home = on(txn, order.input.w_id)?;
         let price_cents = home.integer(item, self.item.i_price)?;
-        let of_brand = contains_original(home.text(item, self.item.i_data)?);
         let amount_cents = quantity * price_cents;
 
         let supplier = on(txn, line.supply_w_id)?;
         let stock_left = self.take(supplier, order, line, stock)?;
-        let brand = of_brand && contains_original(supplier.text(stock, self.stock.s_data)?);
+        let brand = may_be_of_brand && contains_original(supplier.text(stock, self.stock.s_data)?);
         let columns = &self.order_line;
         let mut row = RowBuf::<96>::of_bytes(columns.row_bytes);
         row.integer(columns.ol_w_id, i64::from(order.input.w_id))
@@ -260,7 +276,7 @@ impl Procedure for NewOrder {
         let input = params::NewOrder::decode(params)?;
         let expected = self.expect_goods(txn, &input)?;
         let home = self.home(txn, &input)?;
-        let goods = self.goods(txn, &input, &expected)?;
+        let goods = self.goods(txn, &input, &expected, home.s_dist)?;
         let mut reply = Reply::new();
         let (order, factor) = self.head(txn, &input, home, &mut reply)?;
         let mut amount_cents = 0;

@@ -251,6 +251,12 @@ impl TxnContext<'_> {
     fn see_all(&mut self, table: TableId, start: usize) -> Matches {
         self.unsynced_seen |= self.unsynced_deletes;
         let end = self.footprint.matched.len();
+        let stored = self.table(table);
+        for found in &self.footprint.matched[start..] {
+            if let Found::Resident(id) = *found {
+                stored.tuples().prefetch(id, 1);
+            }
+        }
         for at in start..end {
             let found = self.footprint.matched[at];
             self.see(table, Some(found));

@@ -431,16 +431,34 @@ impl TxnContext<'_> {
     /// As [`TxnContext::update`].
     #[inline]
     pub fn set_integer(&mut self, tuple: TupleRef, field: Field, value: i64) -> Result<(), Abort> {
+        self.change_integer(tuple, field, |_| value).map(|_| ())
+    }
+
+    /// Sets a number to what follows from the one before, and returns it.
+    ///
+    /// # Errors
+    /// As [`TxnContext::update`].
+    #[inline]
+    pub fn change_integer(
+        &mut self,
+        tuple: TupleRef,
+        field: Field,
+        change: impl FnOnce(i64) -> i64,
+    ) -> Result<i64, Abort> {
         self.clear_null(tuple, field)?;
         let id = self.resident(tuple)?;
         let table = &mut self.tables[usize::from(tuple.table)];
+        let columns = field.offset..field.offset + field.bytes;
+        let before = row::number(&table.tuples().row(id)[columns.clone()]);
+        let value = change(before);
         if table.is_indexed(field.offset) {
-            return self.update(tuple, field.offset, &value.to_le_bytes()[..field.bytes]);
+            self.update(tuple, field.offset, &value.to_le_bytes()[..field.bytes])?;
+        } else {
+            table.set_number(id, columns, value);
+            let (bytes, offset) = (field.bytes as u8, field.offset as u32);
+            self.undo.push(Change::Number { table: tuple.table, bytes, tuple: id, offset, before });
         }
-        let before = table.set_number(id, field.offset..field.offset + field.bytes, value);
-        let (bytes, offset) = (field.bytes as u8, field.offset as u32);
-        self.undo.push(Change::Number { table: tuple.table, bytes, tuple: id, offset, before });
-        Ok(())
+        Ok(value)
     }
 
     /// Sets a text: CHAR is padded with blanks, VARCHAR stored as it is.

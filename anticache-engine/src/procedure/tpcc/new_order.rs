@@ -146,8 +146,7 @@ impl NewOrder {
         reply: &mut Reply,
     ) -> Result<(Order<'input>, i64), Abort> {
         let home = on(txn, input.w_id)?;
-        let o_id = home.integer(district, self.district.d_next_o_id)?;
-        home.set_integer(district, self.district.d_next_o_id, o_id + 1)?;
+        let o_id = home.change_integer(district, self.district.d_next_o_id, |o_id| o_id + 1)? - 1;
         let w_tax = home.integer(warehouse, self.warehouse.w_tax)?;
         let d_tax = home.integer(district, self.district.d_tax)?;
         let discount = home.integer(customer, self.customer.c_discount)?;
@@ -235,17 +234,14 @@ impl NewOrder {
     ) -> Result<i64, Abort> {
         let columns = &self.stock;
         let quantity = i64::from(line.quantity);
-        let before = supplier.integer(stock, columns.s_quantity)?;
-        let refill = if before >= quantity + LEAST_STOCK { 0 } else { REFILL };
-        let left = before - quantity + refill;
-        supplier.set_integer(stock, columns.s_quantity, left)?;
-        let sold = supplier.integer(stock, columns.s_ytd)? + quantity;
-        supplier.set_integer(stock, columns.s_ytd, sold)?;
-        let orders = supplier.integer(stock, columns.s_order_cnt)? + 1;
-        supplier.set_integer(stock, columns.s_order_cnt, orders)?;
+        let left = supplier.change_integer(stock, columns.s_quantity, |before| {
+            let refill = if before >= quantity + LEAST_STOCK { 0 } else { REFILL };
+            before - quantity + refill
+        })?;
+        supplier.change_integer(stock, columns.s_ytd, |sold| sold + quantity)?;
+        supplier.change_integer(stock, columns.s_order_cnt, |orders| orders + 1)?;
         if line.supply_w_id != order.input.w_id {
-            let remote = supplier.integer(stock, columns.s_remote_cnt)? + 1;
-            supplier.set_integer(stock, columns.s_remote_cnt, remote)?;
+            supplier.change_integer(stock, columns.s_remote_cnt, |orders| orders + 1)?;
         }
         Ok(left)
     }

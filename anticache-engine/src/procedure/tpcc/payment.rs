@@ -58,12 +58,9 @@ impl Payment {
         let partition = on(txn, input.c_w_id)?;
         let amount_cents = i64::from(input.amount_cents);
         let c_id = partition.integer(customer, columns.c_id)?;
-        let balance_cents = partition.integer(customer, columns.c_balance)? - amount_cents;
-        partition.set_integer(customer, columns.c_balance, balance_cents)?;
-        let paid_cents = partition.integer(customer, columns.c_ytd_payment)? + amount_cents;
-        partition.set_integer(customer, columns.c_ytd_payment, paid_cents)?;
-        let payments = partition.integer(customer, columns.c_payment_cnt)? + 1;
-        partition.set_integer(customer, columns.c_payment_cnt, payments)?;
+        let balance_cents = partition.change_integer(customer, columns.c_balance, |cents| cents - amount_cents)?;
+        partition.change_integer(customer, columns.c_ytd_payment, |cents| cents + amount_cents)?;
+        partition.change_integer(customer, columns.c_payment_cnt, |payments| payments + 1)?;
 
         reply.number::<4>(c_id);
         reply.text(partition.text(customer, columns.c_first)?);
@@ -147,8 +144,7 @@ impl Procedure for Payment {
         let warehouse = home.lookup(self.warehouse.table, &home_key).ok_or(NO_WAREHOUSE)?;
         let district = home.lookup(self.district.table, &home_key.i8(input.d_id)).ok_or(NO_DISTRICT)?;
         for (tuple, ytd) in [(warehouse, self.warehouse.w_ytd), (district, self.district.d_ytd)] {
-            let ytd_cents = home.integer(tuple, ytd)? + amount_cents;
-            home.set_integer(tuple, ytd, ytd_cents)?;
+            home.change_integer(tuple, ytd, |cents| cents + amount_cents)?;
         }
         let mut reply = Reply::new();
         address(home, warehouse, self.warehouse.address(), &mut reply)?;

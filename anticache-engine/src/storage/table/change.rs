@@ -101,15 +101,12 @@ impl Table {
         Ok(())
     }
 
-    /// Sets a number that no index has, and returns the one before.
+    /// Sets a number that no index has.
     #[inline]
-    pub fn set_number(&mut self, id: TupleId, columns: Range<usize>, value: i64) -> i64 {
+    pub fn set_number(&mut self, id: TupleId, columns: Range<usize>, value: i64) {
         debug_assert!(!self.is_indexed(columns.start));
         self.before_change(id);
-        let bytes = &mut self.tuples.row_mut(id)[columns];
-        let before = row::number(bytes);
-        row::set_number(bytes, value);
-        before
+        row::set_number(&mut self.tuples.row_mut(id)[columns], value);
     }
 
     /// Overwrites bytes that are part of a key, or a reference to a VARCHAR that is.

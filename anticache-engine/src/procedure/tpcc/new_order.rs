@@ -1,7 +1,9 @@
 //! New-Order (clause 2.4): an order of 5 to 15 lines is entered.
 
 use super::reply::Reply;
-use super::{ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal, stock_key};
+use super::{
+    ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal, stock_key,
+};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::row::RowBuf;
 use crate::catalog::{Catalog, Field, TableId};
@@ -64,7 +66,6 @@ type AllGoods = [Option<Goods>; params::MAX_LINES];
 /// Each line's item and stock, on their way into the processor's cache.
 type Expected = [(KeyHash, KeyHash); params::MAX_LINES];
 
-
 impl NewOrder {
     pub(super) fn resolve(catalog: &Catalog) -> Result<Self, CatalogError> {
         Ok(Self {
@@ -84,7 +85,8 @@ impl NewOrder {
         let mut expected = [(KeyHash::default(), KeyHash::default()); params::MAX_LINES];
         for (line, expected) in input.lines().iter().zip(&mut expected) {
             expected.0 = on(txn, input.w_id)?.prefetch_key(self.item.table, &line.i_id.to_le_bytes());
-            expected.1 = on(txn, line.supply_w_id)?.prefetch_key(self.stock.table, &stock_key(line.supply_w_id, line.i_id));
+            expected.1 =
+                on(txn, line.supply_w_id)?.prefetch_key(self.stock.table, &stock_key(line.supply_w_id, line.i_id));
         }
         Ok(expected)
     }

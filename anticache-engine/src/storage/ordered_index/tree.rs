@@ -328,7 +328,8 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     /// The first thing that is not, with the node it was found in.
     pub fn check(&self) -> Result<(), String> {
         if let Some(latest) = &self.latest
-            && (self.leaf_of(&latest.low) != latest.leaf || latest.high.is_some_and(|high| self.leaf_of(&high) == latest.leaf))
+            && (self.leaf_of(&latest.low) != latest.leaf
+                || latest.high.is_some_and(|high| self.leaf_of(&high) == latest.leaf))
         {
             return Err(format!("the latest insert went to another leaf: {latest:x?}"));
         }

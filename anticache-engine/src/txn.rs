@@ -9,7 +9,7 @@
 //! [`TxnContext::at`] leads from there to the others.
 
 use std::borrow::Cow;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use crate::anticache::evicted_table::EvictedId;
 use crate::catalog::{Field, IndexId, TableId, row};
@@ -177,6 +177,13 @@ impl TxnContext<'_> {
         self.see(table, found)
     }
 
+    /// The same, for a key that [`TxnContext::prefetch_key`] has been told.
+    #[inline]
+    pub fn lookup_expected(&mut self, table: TableId, key: &[u8], expected: KeyHash) -> Option<TupleRef> {
+        let found = self.table(table).find_hashed(expected.0, key);
+        self.see(table, found)
+    }
+
     /// Finds a tuple by the key of a unique index.
     #[inline]
     pub fn lookup_index(&mut self, table: TableId, index: IndexId, key: &[u8]) -> Option<TupleRef> {
@@ -197,6 +204,15 @@ impl TxnContext<'_> {
     #[inline]
     pub fn prefetch_tuple(&self, table: TableId, key: KeyHash, lines: usize) {
         self.table(table).prefetch_tuple(key.0, lines);
+    }
+
+    /// The same, of a long row: the beginning with the key, and the columns that lie in these ranges of its fixed part.
+    #[inline]
+    pub fn prefetch_columns(&self, table: TableId, key: KeyHash, columns: &[Range<usize>]) {
+        let table = self.table(table);
+        if let Some(id) = table.prefetch_tuple(key.0, 1) {
+            columns.iter().for_each(|columns| table.tuples().prefetch_columns(id, columns));
+        }
     }
 
     /// Brings a VARCHAR near, unless the tuple is evicted.
@@ -235,6 +251,12 @@ impl TxnContext<'_> {
     fn see_all(&mut self, table: TableId, start: usize) -> Matches {
         self.unsynced_seen |= self.unsynced_deletes;
         let end = self.footprint.matched.len();
+        let stored = self.table(table);
+        for found in &self.footprint.matched[start..] {
+            if let Found::Resident(id) = *found {
+                stored.tuples().prefetch(id, 1);
+            }
+        }
         for at in start..end {
             let found = self.footprint.matched[at];
             self.see(table, Some(found));
@@ -374,7 +396,7 @@ impl TxnContext<'_> {
     /// # Errors
     /// As [`TxnContext::row`].
     #[inline]
-    pub fn reply_with_row(&mut self, tuple: TupleRef, columns: std::ops::Range<usize>) -> Result<(), Abort> {
+    pub fn reply_with_row(&mut self, tuple: TupleRef, columns: Range<usize>) -> Result<(), Abort> {
         let id = self.resident(tuple)?;
         self.reply_end();
         self.reply.extend_from_slice(&self.tables[usize::from(tuple.table)].tuples().row(id)[columns]);
@@ -409,8 +431,34 @@ impl TxnContext<'_> {
     /// As [`TxnContext::update`].
     #[inline]
     pub fn set_integer(&mut self, tuple: TupleRef, field: Field, value: i64) -> Result<(), Abort> {
+        self.change_integer(tuple, field, |_| value).map(|_| ())
+    }
+
+    /// Sets a number to what follows from the one before, and returns it.
+    ///
+    /// # Errors
+    /// As [`TxnContext::update`].
+    #[inline]
+    pub fn change_integer(
+        &mut self,
+        tuple: TupleRef,
+        field: Field,
+        change: impl FnOnce(i64) -> i64,
+    ) -> Result<i64, Abort> {
         self.clear_null(tuple, field)?;
-        self.update(tuple, field.offset, &value.to_le_bytes()[..field.bytes])
+        let id = self.resident(tuple)?;
+        let table = &mut self.tables[usize::from(tuple.table)];
+        let columns = field.offset..field.offset + field.bytes;
+        let before = row::number(&table.tuples().row(id)[columns.clone()]);
+        let value = change(before);
+        if table.is_indexed(field.offset) {
+            self.update(tuple, field.offset, &value.to_le_bytes()[..field.bytes])?;
+        } else {
+            table.set_number(id, columns, value);
+            let (bytes, offset) = (field.bytes as u8, field.offset as u32);
+            self.undo.push(Change::Number { table: tuple.table, bytes, tuple: id, offset, before });
+        }
+        Ok(value)
     }
 
     /// Sets a text: CHAR is padded with blanks, VARCHAR stored as it is.
@@ -539,6 +587,10 @@ pub(crate) fn roll_back(tables: &mut [Table], undo: &mut UndoLog, meter: &mut Me
                 let before = undo.image(image, len);
                 let restored = tables[usize::from(table)].overwrite(tuple, offset as usize, before, meter);
                 debug_assert!(restored.is_ok(), "the key before was its own");
+            }
+            Change::Number { table, bytes, tuple, offset, before } => {
+                let offset = offset as usize;
+                tables[usize::from(table)].set_number(tuple, offset..offset + usize::from(bytes), before);
             }
             Change::Value { table, tuple, var, old, new } => {
                 let table = &mut tables[usize::from(table)];

@@ -295,6 +295,7 @@ pub fn fill(builder: &mut BlockBuilder, table: &mut Table, meter: &mut MemoryMet
     let block_id = builder.identity().block_id;
     let (mut skipped, mut skipped_unsynced) = (0, 0);
     while let Some(coldest) = table.chain().and_then(LruChain::coldest) {
+        table.prefetch_hotter(coldest);
         let flags = table.tuples().flags(coldest);
         if flags & (flag::UNSYNCED | flag::PINNED) != 0 {
             // A waiting transaction needs it, or its last write is not durable, which only the tuple's flags tell: it stays until then.

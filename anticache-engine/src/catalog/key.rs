@@ -240,15 +240,17 @@ impl KeyBuf {
         self.bytes[self.len - 2..self.len].copy_from_slice(&(text.len() as u16).to_be_bytes());
     }
 
-    /// Appends a column's bytes made comparable.
+    /// Appends a column's bytes made comparable; a number has 1, 2, 4 or 8.
     #[inline]
     pub fn push_normal(&mut self, bytes: &[u8], number: bool) {
-        let start = self.len;
-        self.push(bytes);
-        if number {
-            let end = self.len;
-            self.bytes[start..end].reverse();
-            self.bytes[start] ^= 0x80;
+        match (number, bytes) {
+            (true, &[a]) => self.push(&[a ^ 0x80]),
+            (true, &[a, b]) => self.push(&(u16::from_le_bytes([a, b]) ^ 1 << 15).to_be_bytes()),
+            (true, &[a, b, c, d]) => self.push(&(u32::from_le_bytes([a, b, c, d]) ^ 1 << 31).to_be_bytes()),
+            (true, &[a, b, c, d, e, f, g, h]) => {
+                self.push(&(u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ 1 << 63).to_be_bytes());
+            }
+            _ => self.push(bytes),
         }
     }
 }

@@ -93,6 +93,17 @@ pub fn number(bytes: &[u8]) -> i64 {
     }
 }
 
+/// Writes a number of 1, 2, 4 or 8 bytes; those of its bytes that have no room are dropped.
+#[inline]
+pub fn set_number(bytes: &mut [u8], value: i64) {
+    match bytes {
+        [a] => *a = value as u8,
+        [_, _] => bytes.copy_from_slice(&(value as u16).to_le_bytes()),
+        [_, _, _, _] => bytes.copy_from_slice(&(value as u32).to_le_bytes()),
+        _ => bytes.copy_from_slice(&value.to_le_bytes()),
+    }
+}
+
 /// A serialized row read column by column, for tools and tests.
 ///
 /// # Errors

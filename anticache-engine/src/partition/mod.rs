@@ -555,13 +555,14 @@ impl Partition {
             let takes_key = match *change {
                 Change::Update { table, offset, .. } => self.tables[usize::from(table)].is_indexed(offset as usize),
                 Change::Value { table, var, .. } => self.tables[usize::from(table)].is_indexed_value(var),
-                Change::Insert { .. } | Change::Delete { .. } => false,
+                Change::Number { .. } | Change::Insert { .. } | Change::Delete { .. } => false,
             };
             if takes_key {
                 log.mark_deleted();
             }
             match *change {
                 Change::Update { table, tuple, .. }
+                | Change::Number { table, tuple, .. }
                 | Change::Value { table, tuple, .. }
                 | Change::Insert { table, tuple } => {
                     let tuples = self.tables[usize::from(table)].tuples_mut();
@@ -607,7 +608,7 @@ impl Partition {
             match *change {
                 Change::Delete { table, tuple } => self.tables[usize::from(table)].free_detached(tuple),
                 Change::Value { table, old, .. } => self.tables[usize::from(table)].free_value(old),
-                Change::Update { .. } | Change::Insert { .. } => {}
+                Change::Update { .. } | Change::Number { .. } | Change::Insert { .. } => {}
             }
         }
         self.undo.clear();

@@ -18,6 +18,7 @@
 //! that the last chunks run empty and can be released.
 
 use std::io;
+use std::ops::Range;
 
 use super::region::{Region, backed_bytes, prefetch};
 
@@ -165,7 +166,7 @@ impl TupleMemory {
     }
 
     /// The ids of the slots of the last `chunks` that were ever used.
-    pub fn ids_of_last(&self, chunks: usize) -> std::ops::Range<TupleId> {
+    pub fn ids_of_last(&self, chunks: usize) -> Range<TupleId> {
         let first = self.chunks.len() - chunks;
         let touched = self.chunks.last().map_or(0, |chunk| chunk.touched);
         first as u32 * self.slots_per_chunk..(self.slot_count + touched).saturating_sub(self.slots_per_chunk)
@@ -204,6 +205,9 @@ impl TupleMemory {
         } else {
             let id = chunk.free_head;
             chunk.free_head = self.next(id);
+            // The next tuple probably follows soon, and a slot that was freed long ago is far away.
+            self.prefetch(chunk.free_head, 2);
+            self.prefetch_links(chunk.free_head);
             id
         };
         self.chunks[self.first_candidate] = chunk;
@@ -228,7 +232,7 @@ impl TupleMemory {
     }
 
     /// Ids of all slots of the chunks held.
-    pub fn ids(&self) -> std::ops::Range<TupleId> {
+    pub fn ids(&self) -> Range<TupleId> {
         0..self.slot_count
     }
 
@@ -326,6 +330,14 @@ impl TupleMemory {
         for line in 0..lines {
             prefetch(address.wrapping_add(line * 64));
         }
+    }
+
+    /// Brings the cache lines near in which some columns of a tuple begin and end.
+    #[inline]
+    pub fn prefetch_columns(&self, id: TupleId, columns: &Range<usize>) {
+        let row = self.slots.base().wrapping_add(id as usize * self.stride_bytes + FLAGS_BYTES);
+        prefetch(row.wrapping_add(columns.start));
+        prefetch(row.wrapping_add(columns.end).wrapping_sub(1));
     }
 
     /// Brings a tuple's links near.

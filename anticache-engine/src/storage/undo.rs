@@ -20,6 +20,19 @@ pub enum Change {
         /// Position of the image in the arena.
         image: u32,
     },
+    /// A number that no index has was set.
+    Number {
+        /// Table.
+        table: TableId,
+        /// Its width.
+        bytes: u8,
+        /// Tuple.
+        tuple: TupleId,
+        /// Offset in the row.
+        offset: u32,
+        /// Its value before.
+        before: i64,
+    },
     /// A VARCHAR column refers to another cell; the one before is freed when the transaction commits.
     Value {
         /// Table.

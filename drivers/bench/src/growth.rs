@@ -82,32 +82,31 @@ struct Driver {
     partition: Partition,
     sink: Replies,
     heads: Vec<RequestHead>,
-    wire: Vec<u8>,
     under_way: usize,
 }
 
 impl Driver {
     /// Begins what is in `wire`, and counts what has ended.
-    fn turn(&mut self) -> anyhow::Result<usize> {
+    fn turn(&mut self, wire: &[u8]) -> anyhow::Result<usize> {
         self.heads.clear();
-        parse_requests(&self.wire, usize::MAX, &mut self.heads)?;
+        parse_requests(wire, usize::MAX, &mut self.heads)?;
         self.under_way += self.heads.len();
-        self.partition.execute_batch(0, 0, &self.wire, &self.heads, &mut self.sink);
+        self.partition.execute_batch(0, 0, wire, &self.heads, &mut self.sink);
         self.partition.poll(&mut self.sink);
-        self.wire.clear();
         let ended = self.sink.take();
         self.under_way -= ended;
         Ok(ended)
     }
 
     fn load(&mut self, scale: Scale, catalog: &Catalog, procedure: u16) -> anyhow::Result<()> {
-        let population = Population::new(catalog, scale, SEED)?;
+        let (population, mut wire) = (Population::new(catalog, scale, SEED)?, Vec::new());
         let growing = [TpccTable::History, TpccTable::Orders, TpccTable::OrderLine];
         for table in TpccTable::ALL.into_iter().filter(|table| !growing.contains(table)) {
             let warehouses = if table == TpccTable::Item { 1..=1 } else { 1..=scale.warehouses };
             for params in warehouses.flat_map(|w_id| population.load_calls(table, w_id, 200)) {
-                write_request(&mut self.wire, 0, procedure, &params);
-                self.turn()?;
+                wire.clear();
+                write_request(&mut wire, 0, procedure, &params);
+                self.turn(&wire)?;
             }
         }
         let ids = (1..=scale.warehouses).flat_map(|w_id| (1..=DISTRICTS).map(move |d_id| (w_id, d_id)));
@@ -115,19 +114,66 @@ impl Driver {
         for _ in 0..(scale.orders_per_district as usize).div_ceil(ORDERS_PER_TURN) {
             for district in &mut districts {
                 let rows: Vec<_> = district.by_ref().take(ORDERS_PER_TURN).flatten().collect();
+                wire.clear();
                 for table in growing {
                     let mut call = Load::begin(population.table_id(table));
                     rows.iter().filter(|(other, _)| *other == table).for_each(|(_, row)| Load::append(&mut call, row));
-                    write_request(&mut self.wire, 0, procedure, &call);
+                    write_request(&mut wire, 0, procedure, &call);
                 }
-                self.turn()?;
+                self.turn(&wire)?;
             }
         }
         while self.under_way > 0 {
-            self.turn()?;
+            self.turn(&[])?;
         }
         Ok(())
     }
+
+    /// Runs requests until so many transactions have ended; returns how many ended in a second.
+    fn execute(&mut self, drawn: &mut Drawn, arguments: &Arguments) -> anyhow::Result<f64> {
+        let (started, mut done) = (Instant::now(), 0);
+        while done < arguments.transactions {
+            done += self.turn(drawn.take((arguments.outstanding - self.under_way).min(BATCH)))?;
+        }
+        Ok(done as f64 / started.elapsed().as_secs_f64())
+    }
+}
+
+/// Requests that were drawn beforehand: the measurement is of the engine.
+struct Drawn {
+    wire: Vec<u8>,
+    /// Where each request ends; the first number is 0.
+    ends: Vec<usize>,
+    taken: usize,
+}
+
+impl Drawn {
+    /// Of so many terminals, taking turns.
+    fn draw(scale: Scale, terminals: usize, requests: usize, procedures: &ProcedureSet) -> anyhow::Result<Self> {
+        let mut terminals: Vec<_> =
+            (0..terminals as u64).map(|index| Terminal::new(scale, Mix::HomeOnly, Seeds::both(SEED), index)).collect();
+        let (mut wire, mut ends, mut params) = (Vec::new(), vec![0], Vec::new());
+        let count = terminals.len();
+        for at in 0..requests {
+            let input = terminals[at % count].next(1_400_000_000_000_000 + at as i64);
+            params.clear();
+            input.encode(&mut params);
+            write_request(&mut wire, 0, number(procedures, input.kind().procedure())?, &params);
+            ends.push(wire.len());
+        }
+        Ok(Self { wire, ends, taken: 0 })
+    }
+
+    /// The next ones.
+    fn take(&mut self, count: usize) -> &[u8] {
+        let first = self.taken;
+        self.taken += count;
+        &self.wire[self.ends[first]..self.ends[self.taken]]
+    }
+}
+
+fn number(procedures: &ProcedureSet, name: &str) -> anyhow::Result<u16> {
+    procedures.number(name).ok_or_else(|| anyhow::anyhow!("no procedure {name}"))
 }
 
 pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
@@ -136,32 +182,17 @@ pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyh
     let config = config(arguments, budget_bytes, directory)?;
     let catalog = Catalog::from_file(&config.schema)?;
     let procedures = ProcedureSet::for_catalog(&catalog)?;
-    let numbered = |name: &str| procedures.number(name).ok_or_else(|| anyhow::anyhow!("no procedure {name}"));
-    let load = numbered("tpcc_load")?;
+    let load = number(&procedures, "tpcc_load")?;
     let partition = Partition::create(0, &config, &catalog, ProcedureSet::for_catalog(&catalog)?, directory)?;
-    let mut driver = Driver { partition, sink: Replies::default(), heads: Vec::new(), wire: Vec::new(), under_way: 0 };
+    let mut driver = Driver { partition, sink: Replies::default(), heads: Vec::new(), under_way: 0 };
     driver.load(scale, &catalog, load)?;
-    let count = arguments.outstanding.max(usize::from(arguments.warehouses.unsigned_abs()));
-    let mut terminals: Vec<_> =
-        (0..count as u64).map(|index| Terminal::new(scale, Mix::HomeOnly, Seeds::both(SEED), index)).collect();
-    let (mut begun, mut params) = (0, Vec::new());
-    let mut execute = |driver: &mut Driver| -> anyhow::Result<f64> {
-        let (started, mut done) = (Instant::now(), 0);
-        while done < arguments.transactions {
-            for _ in 0..(arguments.outstanding - driver.under_way).min(BATCH) {
-                let input = terminals[begun % count].next(1_400_000_000_000_000 + begun as i64);
-                begun += 1;
-                params.clear();
-                input.encode(&mut params);
-                write_request(&mut driver.wire, 0, numbered(input.kind().procedure())?, &params);
-            }
-            done += driver.turn()?;
-        }
-        Ok(done as f64 / started.elapsed().as_secs_f64())
-    };
-    execute(&mut driver)?;
+    let terminals = arguments.outstanding.max(usize::from(arguments.warehouses.unsigned_abs()));
+    // Of those that are begun, at most the outstanding ones are not counted.
+    let requests = 2 * (arguments.transactions + arguments.outstanding);
+    let mut drawn = Drawn::draw(scale, terminals, requests, &procedures)?;
+    driver.execute(&mut drawn, arguments)?;
     let before = *driver.partition.counters();
-    let rate = execute(&mut driver)?;
+    let rate = driver.execute(&mut drawn, arguments)?;
     show(arguments, &driver.partition, &before, rate, report);
     Ok(())
 }

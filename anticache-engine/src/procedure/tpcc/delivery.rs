@@ -72,10 +72,8 @@ impl Delivery {
         }
         partition.delete(due.new_order)?;
         let customer = due.customer;
-        let balance_cents = partition.integer(customer, self.customer.c_balance)? + amount_cents;
-        partition.set_integer(customer, self.customer.c_balance, balance_cents)?;
-        let deliveries = partition.integer(customer, self.customer.c_delivery_cnt)? + 1;
-        partition.set_integer(customer, self.customer.c_delivery_cnt, deliveries)
+        partition.change_integer(customer, self.customer.c_balance, |cents| cents + amount_cents)?;
+        partition.change_integer(customer, self.customer.c_delivery_cnt, |deliveries| deliveries + 1).map(|_| ())
     }
 }
 

@@ -73,6 +73,13 @@ fn on<'txn, 'run>(txn: &'txn mut TxnContext<'run>, w_id: i16) -> Result<&'txn mu
     if txn.is_alone() { Ok(txn) } else { txn.at(partition_of(w_id, txn.partitions())) }
 }
 
+/// A key of STOCK.
+#[inline]
+fn stock_key(w_id: i16, i_id: i32) -> [u8; 6] {
+    let ([a, b], [c, d, e, f]) = (w_id.to_le_bytes(), i_id.to_le_bytes());
+    [a, b, c, d, e, f]
+}
+
 const fn refusal(reason: &'static str) -> Abort {
     Abort::User(std::borrow::Cow::Borrowed(reason))
 }

@@ -1,7 +1,9 @@
 //! New-Order (clause 2.4): an order of 5 to 15 lines is entered.
 
 use super::reply::Reply;
-use super::{ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal};
+use super::{
+    ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal, stock_key,
+};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::row::RowBuf;
 use crate::catalog::{Catalog, Field, TableId};
@@ -18,9 +20,8 @@ const LEAST_STOCK: i64 = 10;
 const ORIGINAL: &[u8; 8] = b"ORIGINAL";
 /// Ten-thousandths of a tax or a discount in the whole.
 const WHOLE: i64 = 10_000;
-/// Cache lines of an item's and a stock's row.
+/// Cache lines of an item's row.
 const ITEM_LINES: usize = 1;
-const STOCK_LINES: usize = 5;
 /// Offset of the total in the reply.
 const TOTAL_OFFSET: usize = 4;
 
@@ -51,14 +52,19 @@ struct Home {
     s_dist: Field,
 }
 
-/// Where a line's item and stock are; both `None` for an item that does not exist.
-type Goods = Option<(TupleRef, TupleRef)>;
+/// Where a line's item and stock are.
+#[derive(Clone, Copy)]
+struct Goods {
+    item: TupleRef,
+    stock: TupleRef,
+    /// Whether the item's data says so; then it depends on the stock's.
+    may_be_of_brand: bool,
+}
+
+/// Those of all lines; `None` for an item that does not exist.
+type AllGoods = [Option<Goods>; params::MAX_LINES];
 /// Each line's item and stock, on their way into the processor's cache.
 type Expected = [(KeyHash, KeyHash); params::MAX_LINES];
-
-fn stock_key(line: &params::Line) -> KeyBuf {
-    KeyBuf::new().i16(line.supply_w_id).i32(line.i_id)
-}
 
 impl NewOrder {
     pub(super) fn resolve(catalog: &Catalog) -> Result<Self, CatalogError> {
@@ -79,35 +85,45 @@ impl NewOrder {
         let mut expected = [(KeyHash::default(), KeyHash::default()); params::MAX_LINES];
         for (line, expected) in input.lines().iter().zip(&mut expected) {
             expected.0 = on(txn, input.w_id)?.prefetch_key(self.item.table, &line.i_id.to_le_bytes());
-            expected.1 = on(txn, line.supply_w_id)?.prefetch_key(self.stock.table, &stock_key(line));
+            expected.1 =
+                on(txn, line.supply_w_id)?.prefetch_key(self.stock.table, &stock_key(line.supply_w_id, line.i_id));
         }
         Ok(expected)
     }
 
-    /// Looks up every line's item and stock; first all tuples, then their texts are brought near.
+    /// Looks up every line's item and stock; first all tuples are brought near, then their texts.
     fn goods(
         &self,
         txn: &mut TxnContext<'_>,
         input: &params::NewOrder,
         expected: &Expected,
-    ) -> Result<[Goods; params::MAX_LINES], Abort> {
+        s_dist: Field,
+    ) -> Result<AllGoods, Abort> {
+        let counts = self.stock.s_ytd.offset..self.stock.s_order_cnt.offset + self.stock.s_order_cnt.bytes;
+        let columns = [s_dist.offset..s_dist.offset + s_dist.bytes, counts];
         for (line, &(item, stock)) in input.lines().iter().zip(expected) {
             on(txn, input.w_id)?.prefetch_tuple(self.item.table, item, ITEM_LINES);
-            on(txn, line.supply_w_id)?.prefetch_tuple(self.stock.table, stock, STOCK_LINES);
+            on(txn, line.supply_w_id)?.prefetch_columns(self.stock.table, stock, &columns);
         }
         let mut goods = [None; params::MAX_LINES];
-        for (line, goods) in input.lines().iter().zip(&mut goods) {
+        for ((line, &(item, stock)), goods) in input.lines().iter().zip(expected).zip(&mut goods) {
             let home = on(txn, input.w_id)?;
-            let Some(item) = home.lookup(self.item.table, &line.i_id.to_le_bytes()) else {
+            let Some(item) = home.lookup_expected(self.item.table, &line.i_id.to_le_bytes(), item) else {
                 continue;
             };
             home.prefetch_text(item, self.item.i_name);
             home.prefetch_text(item, self.item.i_data);
             let supplier = on(txn, line.supply_w_id)?;
-            let stock = supplier.lookup(self.stock.table, &stock_key(line));
+            let stock = supplier.lookup_expected(self.stock.table, &stock_key(line.supply_w_id, line.i_id), stock);
             let stock = stock.ok_or(refusal("the supplying warehouse has no stock of an item"))?;
-            supplier.prefetch_text(stock, self.stock.s_data);
-            *goods = Some((item, stock));
+            *goods = Some(Goods { item, stock, may_be_of_brand: false });
+        }
+        for (line, goods) in input.lines().iter().zip(&mut goods) {
+            let Some(goods) = goods else { continue };
+            goods.may_be_of_brand = contains_original(on(txn, input.w_id)?.text(goods.item, self.item.i_data)?);
+            if goods.may_be_of_brand {
+                on(txn, line.supply_w_id)?.prefetch_text(goods.stock, self.stock.s_data);
+            }
         }
         Ok(goods)
     }
@@ -132,8 +148,7 @@ impl NewOrder {
         reply: &mut Reply,
     ) -> Result<(Order<'input>, i64), Abort> {
         let home = on(txn, input.w_id)?;
-        let o_id = home.integer(district, self.district.d_next_o_id)?;
-        home.set_integer(district, self.district.d_next_o_id, o_id + 1)?;
+        let o_id = home.change_integer(district, self.district.d_next_o_id, |o_id| o_id + 1)? - 1;
         let w_tax = home.integer(warehouse, self.warehouse.w_tax)?;
         let d_tax = home.integer(district, self.district.d_tax)?;
         let discount = home.integer(customer, self.customer.c_discount)?;
@@ -176,19 +191,18 @@ impl NewOrder {
         txn: &mut TxnContext<'_>,
         order: &Order<'_>,
         number: usize,
-        (item, stock): (TupleRef, TupleRef),
+        Goods { item, stock, may_be_of_brand }: Goods,
         reply: &mut Reply,
     ) -> Result<i64, Abort> {
         let line = order.input.lines()[number];
         let quantity = i64::from(line.quantity);
         let home = on(txn, order.input.w_id)?;
         let price_cents = home.integer(item, self.item.i_price)?;
-        let of_brand = contains_original(home.text(item, self.item.i_data)?);
         let amount_cents = quantity * price_cents;
 
         let supplier = on(txn, line.supply_w_id)?;
         let stock_left = self.take(supplier, order, line, stock)?;
-        let brand = of_brand && contains_original(supplier.text(stock, self.stock.s_data)?);
+        let brand = may_be_of_brand && contains_original(supplier.text(stock, self.stock.s_data)?);
         let columns = &self.order_line;
         let mut row = RowBuf::<96>::of_bytes(columns.row_bytes);
         row.integer(columns.ol_w_id, i64::from(order.input.w_id))
@@ -222,17 +236,14 @@ impl NewOrder {
     ) -> Result<i64, Abort> {
         let columns = &self.stock;
         let quantity = i64::from(line.quantity);
-        let before = supplier.integer(stock, columns.s_quantity)?;
-        let refill = if before >= quantity + LEAST_STOCK { 0 } else { REFILL };
-        let left = before - quantity + refill;
-        supplier.set_integer(stock, columns.s_quantity, left)?;
-        let sold = supplier.integer(stock, columns.s_ytd)? + quantity;
-        supplier.set_integer(stock, columns.s_ytd, sold)?;
-        let orders = supplier.integer(stock, columns.s_order_cnt)? + 1;
-        supplier.set_integer(stock, columns.s_order_cnt, orders)?;
+        let left = supplier.change_integer(stock, columns.s_quantity, |before| {
+            let refill = if before >= quantity + LEAST_STOCK { 0 } else { REFILL };
+            before - quantity + refill
+        })?;
+        supplier.change_integer(stock, columns.s_ytd, |sold| sold + quantity)?;
+        supplier.change_integer(stock, columns.s_order_cnt, |orders| orders + 1)?;
         if line.supply_w_id != order.input.w_id {
-            let remote = supplier.integer(stock, columns.s_remote_cnt)? + 1;
-            supplier.set_integer(stock, columns.s_remote_cnt, remote)?;
+            supplier.change_integer(stock, columns.s_remote_cnt, |orders| orders + 1)?;
         }
         Ok(left)
     }
@@ -263,7 +274,7 @@ impl Procedure for NewOrder {
         let input = params::NewOrder::decode(params)?;
         let expected = self.expect_goods(txn, &input)?;
         let home = self.home(txn, &input)?;
-        let goods = self.goods(txn, &input, &expected)?;
+        let goods = self.goods(txn, &input, &expected, home.s_dist)?;
         let mut reply = Reply::new();
         let (order, factor) = self.head(txn, &input, home, &mut reply)?;
         let mut amount_cents = 0;

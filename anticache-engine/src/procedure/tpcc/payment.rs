@@ -37,6 +37,15 @@ impl Payment {
         })
     }
 
+    /// Brings the customer's texts near, which lie apart from each other.
+    fn expect_texts(&self, txn: &TxnContext<'_>, customer: TupleRef) {
+        let columns = &self.customer;
+        let [street_1, street_2, city, ..] = columns.address();
+        for text in [columns.c_first, columns.c_last, street_1, street_2, city] {
+            txn.prefetch_text(customer, text);
+        }
+    }
+
     /// Updates the customer, and replies with what is known of it. Returns its number.
     fn pay(
         &self,
@@ -49,12 +58,9 @@ impl Payment {
         let partition = on(txn, input.c_w_id)?;
         let amount_cents = i64::from(input.amount_cents);
         let c_id = partition.integer(customer, columns.c_id)?;
-        let balance_cents = partition.integer(customer, columns.c_balance)? - amount_cents;
-        partition.set_integer(customer, columns.c_balance, balance_cents)?;
-        let paid_cents = partition.integer(customer, columns.c_ytd_payment)? + amount_cents;
-        partition.set_integer(customer, columns.c_ytd_payment, paid_cents)?;
-        let payments = partition.integer(customer, columns.c_payment_cnt)? + 1;
-        partition.set_integer(customer, columns.c_payment_cnt, payments)?;
+        let balance_cents = partition.change_integer(customer, columns.c_balance, |cents| cents - amount_cents)?;
+        partition.change_integer(customer, columns.c_ytd_payment, |cents| cents + amount_cents)?;
+        partition.change_integer(customer, columns.c_payment_cnt, |payments| payments + 1)?;
 
         reply.number::<4>(c_id);
         reply.text(partition.text(customer, columns.c_first)?);
@@ -133,12 +139,12 @@ impl Procedure for Payment {
         let amount_cents = i64::from(input.amount_cents);
         let home_key = KeyBuf::new().i16(input.w_id);
         let customer = customer::find(txn, &self.customer, input.c_w_id, input.c_d_id, &input.customer)?;
+        self.expect_texts(on(txn, input.c_w_id)?, customer);
         let home = on(txn, input.w_id)?;
         let warehouse = home.lookup(self.warehouse.table, &home_key).ok_or(NO_WAREHOUSE)?;
         let district = home.lookup(self.district.table, &home_key.i8(input.d_id)).ok_or(NO_DISTRICT)?;
         for (tuple, ytd) in [(warehouse, self.warehouse.w_ytd), (district, self.district.d_ytd)] {
-            let ytd_cents = home.integer(tuple, ytd)? + amount_cents;
-            home.set_integer(tuple, ytd, ytd_cents)?;
+            home.change_integer(tuple, ytd, |cents| cents + amount_cents)?;
         }
         let mut reply = Reply::new();
         address(home, warehouse, self.warehouse.address(), &mut reply)?;

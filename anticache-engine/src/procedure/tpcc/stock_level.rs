@@ -1,6 +1,6 @@
 //! Stock-Level (clause 2.8): how many of the items in a district's last twenty orders are low on stock.
 
-use super::{NO_DISTRICT, handles, on, params, participants, refusal};
+use super::{NO_DISTRICT, handles, on, params, participants, refusal, stock_key};
 use crate::catalog::key::KeyBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
@@ -73,18 +73,18 @@ impl StockLevel {
     /// How many of the items are low on stock. All of them are looked up, also when the first is evicted.
     fn count_low(&self, txn: &mut TxnContext<'_>, input: &params::StockLevel, items: &[i32]) -> Result<u32, Abort> {
         let (partition, table) = (on(txn, input.w_id)?, self.stock.table);
-        let stock_key = |i_id: i32| KeyBuf::new().i16(input.w_id).i32(i_id);
         let mut expected = [KeyHash::default(); PREFETCH_WINDOW];
         let (mut low, mut all_here) = (0, true);
         for items in items.chunks(PREFETCH_WINDOW) {
             for (&i_id, expected) in items.iter().zip(&mut expected) {
-                *expected = partition.prefetch_key(table, &stock_key(i_id));
+                *expected = partition.prefetch_key(table, &stock_key(input.w_id, i_id));
             }
             for &expected in &expected[..items.len()] {
                 partition.prefetch_tuple(table, expected, 1);
             }
-            for &i_id in items {
-                let stock = partition.lookup(table, &stock_key(i_id)).ok_or(refusal("no stock of an ordered item"))?;
+            for (&i_id, &expected) in items.iter().zip(&expected) {
+                let stock = partition.lookup_expected(table, &stock_key(input.w_id, i_id), expected);
+                let stock = stock.ok_or(refusal("no stock of an ordered item"))?;
                 match partition.integer(stock, self.stock.s_quantity) {
                     Ok(quantity) => low += u32::from(quantity < i64::from(input.threshold)),
                     Err(Abort::Evicted) => all_here = false,

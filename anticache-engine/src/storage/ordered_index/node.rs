@@ -33,8 +33,9 @@ pub struct Node<const W: usize, const N: usize> {
 // SAFETY: integers only; what padding there is at the end is never read.
 unsafe impl<const W: usize, const N: usize> ZeroValid for Node<W, N> {}
 
+/// Whether one key is before another.
 #[inline(always)]
-fn less<const W: usize>(a: &Words<W>, b: &Words<W>) -> bool {
+pub fn less<const W: usize>(a: &Words<W>, b: &Words<W>) -> bool {
     match W {
         1 => a[0] < b[0],
         2 => (u128::from(a[0]) << 64 | u128::from(a[1])) < (u128::from(b[0]) << 64 | u128::from(b[1])),

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 
 use super::Direction;
-use super::node::{NO_NODE, Node, Nodes, Words};
+use super::node::{NO_NODE, Node, Nodes, Words, less};
 use crate::storage::hash_index::Handle;
 
 /// Levels above the leaves. Two neighbours together fill half a node at least, so that 2^32 entries need far fewer.
@@ -17,6 +17,21 @@ type Bounded<const W: usize> = (u32, Words<W>, Option<Words<W>>);
 struct Path {
     steps: [(u32, u32); MAX_LEVELS],
     leaf: u32,
+}
+
+/// A leaf and the keys that belong into it: from `low` on, up to `high` but for that itself.
+#[derive(Debug, Clone, Copy)]
+struct LeafOf<const W: usize> {
+    leaf: u32,
+    low: Words<W>,
+    high: Option<Words<W>>,
+}
+
+impl<const W: usize> LeafOf<W> {
+    #[inline(always)]
+    fn has(&self, key: &Words<W>) -> bool {
+        !less(key, &self.low) && self.high.as_ref().is_none_or(|high| less(key, high))
+    }
 }
 
 /// A B+tree with unique keys of `W` words and nodes of `N` entries.
@@ -32,6 +47,8 @@ pub struct Tree<const W: usize, const N: usize> {
     /// Inner levels; with none the root is a leaf.
     levels: usize,
     len: u64,
+    /// Where the latest insert went, as long as no node was divided or given up since: the next one often goes there too, an order's lines always.
+    latest: Option<LeafOf<W>>,
 }
 
 impl<const W: usize, const N: usize> Tree<W, N> {
@@ -43,7 +60,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         let inner = Nodes::new(Nodes::<W, N>::most_for(max_entries))?;
         let mut leaves = Nodes::new(max_entries)?;
         let root = leaves.take();
-        Ok(Self { inner, leaves, root, levels: 0, len: 0 })
+        Ok(Self { inner, leaves, root, levels: 0, len: 0, latest: None })
     }
 
     /// Entries held.
@@ -82,6 +99,31 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         id
     }
 
+    /// The same for an insert.
+    #[inline(always)]
+    fn leaf_to_insert(&mut self, key: &Words<W>) -> u32 {
+        if let Some(latest) = self.latest.as_ref().filter(|latest| latest.has(key)) {
+            return latest.leaf;
+        }
+        let mut at = LeafOf { leaf: self.root, low: [0; W], high: None };
+        for level in (0..self.levels).rev() {
+            let node = &self.inner[at.leaf];
+            let slot = Self::slot_towards(node, key);
+            at = LeafOf {
+                leaf: node.values()[slot],
+                low: if slot == 0 { at.low } else { node.keys()[slot] },
+                high: node.keys().get(slot + 1).copied().or(at.high),
+            };
+            if level == 0 {
+                self.leaves[at.leaf].prefetch();
+            } else if Node::<W, N>::IS_WIDE {
+                self.inner[at.leaf].prefetch();
+            }
+        }
+        self.latest = Some(at);
+        at.leaf
+    }
+
     fn path_to(&self, key: &Words<W>) -> Path {
         let mut path = Path { steps: [(NO_NODE, 0); MAX_LEVELS], leaf: self.root };
         for step in &mut path.steps[..self.levels] {
@@ -103,7 +145,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     /// Adds an entry; false, and nothing done, when the key is there.
     #[inline]
     pub fn insert(&mut self, key: &Words<W>, handle: Handle) -> bool {
-        let id = self.leaf_of(key);
+        let id = self.leaf_to_insert(key);
         let leaf = &mut self.leaves[id];
         let slot = leaf.lower_bound(key);
         if leaf.keys().get(slot) == Some(key) {
@@ -150,6 +192,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     #[cold]
     #[inline(never)]
     fn insert_and_split(&mut self, key: &Words<W>, slot: usize, handle: Handle) {
+        self.latest = None;
         let path = self.path_to(key);
         let mut right = self.leaves.split(path.leaf, slot, *key, handle);
         let mut separator = self.leaves[right].keys()[0];
@@ -173,6 +216,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
 
     /// After a removal in the leaf of `key`: gives the leaf up if it can be, and so on upwards.
     fn shrink(&mut self, key: &Words<W>) {
+        self.latest = None;
         let path = self.path_to(key);
         for (level, &(parent, slot)) in path.steps[..self.levels].iter().enumerate().rev() {
             let is_above_leaves = level + 1 == self.levels;
@@ -283,6 +327,12 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     /// # Errors
     /// The first thing that is not, with the node it was found in.
     pub fn check(&self) -> Result<(), String> {
+        if let Some(latest) = &self.latest
+            && (self.leaf_of(&latest.low) != latest.leaf
+                || latest.high.is_some_and(|high| self.leaf_of(&high) == latest.leaf))
+        {
+            return Err(format!("the latest insert went to another leaf: {latest:x?}"));
+        }
         // The nodes of a level in key order, each with its lowest key and the one that it must not reach.
         let mut level = vec![(self.root, [0; W], None)];
         let mut inner_used = 0;

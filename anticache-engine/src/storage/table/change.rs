@@ -1,8 +1,10 @@
 //! How a table's contents change: tuples added, overwritten and removed, with everything that refers to them.
 
+use std::ops::Range;
+
 use super::{Found, Places, Refused, Table, side_by_side};
-use crate::catalog::IndexId;
-use crate::storage::index::reference;
+use crate::catalog::{IndexId, row};
+use crate::storage::index::{Index, reference};
 use crate::storage::meter::MemoryMeter;
 use crate::storage::tuples::{TupleId, flag};
 use crate::storage::var_heap::VarRef;
@@ -21,29 +23,45 @@ impl Table {
     /// # Errors
     /// [`Refused`]; nothing is changed then.
     pub fn insert(&mut self, serialized: &[u8], meter: &mut MemoryMeter) -> Result<TupleId, Refused> {
-        if self.def.key_bytes > 0
+        let has_primary = self.def.key_bytes > 0;
+        // An ordered index sees on the way that leads to a new entry whether there is one.
+        let primary_tells = has_primary && matches!(self.indexes.first(), Some(Index::Ordered(_)));
+        if has_primary
+            && !primary_tells
             && let Some(found) = serialized.get(..self.def.key_bytes).and_then(|key| self.find(key))
         {
             return Err(Refused::Duplicate(found));
         }
         let id = self.place(serialized, meter).map_err(|reason| self.wants.record(reason))?;
-        // The primary key was looked for before; a table without one may have other unique keys.
-        let others = usize::from(self.def.key_bytes > 0)..self.indexes.len();
-        if !others.is_empty()
-            && let Some(found) = self.duplicate_of(id, others)
-        {
+        if primary_tells && !self.enter(0, id) {
+            let found = self.find(self.def.key(self.tuples.row(id))).expect("the index has an entry with this key");
             self.free_slot(id);
             return Err(Refused::Duplicate(found));
         }
-        self.index_and_link(id, meter);
+        // The primary key is new; a table without one may have other unique keys.
+        if let Some(found) = self.duplicate_of(id, usize::from(has_primary)..self.indexes.len()) {
+            if primary_tells {
+                self.remove_from(&[0], id);
+            }
+            self.free_slot(id);
+            return Err(Refused::Duplicate(found));
+        }
+        self.index_and_link(id, usize::from(primary_tells), meter);
         Ok(id)
     }
 
-    /// Enters a tuple in memory into the indexes, and into the chain at the hot end.
-    pub(super) fn index_and_link(&mut self, id: TupleId, meter: &mut MemoryMeter) {
+    /// Enters a tuple in memory into an index; false when an ordered one has its key.
+    #[inline]
+    fn enter(&mut self, index: IndexId, id: TupleId) -> bool {
         let (places, indexes, defs) = side_by_side!(self);
-        for (index, def) in indexes.iter_mut().zip(defs) {
-            index.insert(def, id, |handle| places.columns(handle));
+        indexes[index].insert(&defs[index], id, |handle| places.columns(handle))
+    }
+
+    /// Enters a tuple in memory into the indexes from `first` on, which do not have its keys, and into the chain at the hot end.
+    pub(super) fn index_and_link(&mut self, id: TupleId, first: IndexId, meter: &mut MemoryMeter) {
+        for index in first..self.indexes.len() {
+            let entered = self.enter(index, id);
+            debug_assert!(entered, "an ordered index's entries differ");
         }
         if let Some(chain) = &mut self.chain {
             chain.push_hot(&mut self.tuples, id);
@@ -83,6 +101,14 @@ impl Table {
         Ok(())
     }
 
+    /// Sets a number that no index has.
+    #[inline]
+    pub fn set_number(&mut self, id: TupleId, columns: Range<usize>, value: i64) {
+        debug_assert!(!self.is_indexed(columns.start));
+        self.before_change(id);
+        row::set_number(&mut self.tuples.row_mut(id)[columns], value);
+    }
+
     /// Overwrites bytes that are part of a key, or a reference to a VARCHAR that is.
     fn rewrite_indexed(
         &mut self,
@@ -111,9 +137,9 @@ impl Table {
             self.tuples.row_mut(id)[offset..end].copy_from_slice(&before);
         }
         self.overwritten = before;
-        let (places, indexes, defs) = side_by_side!(self);
         for &index in &touched {
-            indexes[index].insert(&defs[index], id, |handle| places.columns(handle));
+            let entered = self.enter(index, id);
+            debug_assert!(entered, "the key is free, or its own");
         }
         self.account(meter);
         duplicate.map_or(Ok(()), Err)
@@ -193,7 +219,7 @@ impl Table {
     pub fn reattach(&mut self, id: TupleId, meter: &mut MemoryMeter) {
         let flags = self.tuples.flags(id) | flag::LIVE;
         self.tuples.set_flags(id, flags);
-        self.index_and_link(id, meter);
+        self.index_and_link(id, 0, meter);
     }
 
     /// Frees the slot of a detached tuple.

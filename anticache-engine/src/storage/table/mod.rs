@@ -9,10 +9,10 @@
 
 use std::io;
 
-use super::hash_index::Handle;
+use super::hash_index::{Handle, hash_key};
 use super::index::{Columns, Index, reference};
 use super::meter::MemoryMeter;
-use super::tuples::{TupleId, TupleMemory};
+use super::tuples::{NO_TUPLE, TupleId, TupleMemory};
 use super::var_heap::{VarHeap, VarRef};
 use crate::anticache::chain::LruChain;
 use crate::anticache::evicted_table::{EvictedId, EvictedTable};
@@ -284,6 +284,17 @@ impl Table {
         if self.def.key_bytes == 0 { None } else { self.find_in(0, key) }
     }
 
+    /// The same, where the hash of the key is known.
+    #[inline]
+    pub fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<Found> {
+        let (Some(Index::Hash(index)), Some(def)) = (self.indexes.first(), self.def.indexes.first()) else {
+            return self.find(key);
+        };
+        debug_assert_eq!(hash, hash_key(key));
+        let places = self.places();
+        index.find(hash, |handle| places.columns(handle).has_key(def, key)).map(Found::of)
+    }
+
     /// Finds a tuple by the key of an index.
     #[inline]
     pub fn find_in(&self, index: IndexId, key: &[u8]) -> Option<Found> {
@@ -358,6 +369,17 @@ impl Table {
     pub fn prefetch_neighbours(&self, id: TupleId) {
         self.tuples.prefetch_links(self.tuples.next(id));
         self.tuples.prefetch_links(self.tuples.prev(id));
+    }
+
+    /// For who follows the chain towards the hot end: the tuple two steps from here.
+    #[inline]
+    pub fn prefetch_hotter(&self, id: TupleId) {
+        let next = self.tuples.next(id);
+        if next != NO_TUPLE {
+            let behind = self.tuples.next(next);
+            self.tuples.prefetch(behind, 2);
+            self.tuples.prefetch_links(behind);
+        }
     }
 
     /// Makes a tuple the hottest.

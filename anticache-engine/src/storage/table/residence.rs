@@ -123,7 +123,8 @@ impl Table {
         }
         let (places, indexes, defs) = side_by_side!(self);
         for (index, def) in indexes.iter_mut().zip(defs) {
-            index.insert(def, id | EVICTED_BIT, |handle| places.columns(handle));
+            let entered = index.insert(def, id | EVICTED_BIT, |handle| places.columns(handle));
+            debug_assert!(entered, "an ordered index's entries differ");
         }
         self.account(meter);
         Ok(())

@@ -132,7 +132,7 @@ status: setup ## Say how far the newest run is
 retry: build ## Run only the failed trials of the newest run
 	@$(RUNNER) retry $(WHERE)
 
-bench: build ## Measure the engine itself; writes RESULTS/bench/latest.json
+bench: build ## Measure the engine, the drivers and the disk; writes RESULTS/bench/latest.json
 	@$(CARGO) run --release --locked -p anticache-bench -- all --json "$(abspath $(RESULTS))/bench/latest.json"
 
 clean: ## Stop the servers that were started here, remove var/ and RESULTS/runs

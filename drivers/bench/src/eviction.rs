@@ -1,193 +1,241 @@
-//! What eviction, merges and compaction cost the transactions: YCSB, Zipf 1.0, records of 1000 bytes, a budget of a half or an eighth of them.
+//! YCSB larger than memory, on the machine's own disk: how fast it is and what a miss costs, with the sectors of a tuple fetched and with whole blocks.
 //!
-//! One thread keeps `--outstanding` transactions under way, as a server with so many terminals does. Every call of the executor is timed from
-//! outside: what a call takes beyond its transactions is a pause. `--set` changes any key of the configuration. Prints all counters as JSON, too.
+//! One thread keeps `--outstanding` transactions under way, as a server with so many terminals does. Mixes, fetch units, the same with all data in memory
+//! and the disk by itself take turns. `--set` changes any key of the configuration.
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anticache_engine::catalog::Catalog;
-use anticache_engine::config::Config;
-use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
-use anticache_engine::partition::Partition;
-use anticache_engine::procedure::ProcedureSet;
-use rand::RngExt;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::SeedableRng;
-use rand_distr::{Distribution, Zipf};
+use anticache_engine::config::{Config, FetchUnit};
+use anticache_engine::stats::Counters;
 
-use crate::harness::ycsb::{FIELDS, encode, load_calls};
-use crate::harness::{self, Replies, Report, schema};
+use crate::disk::direct::{PAGE, Reads, Scratch};
+use crate::disk::{DEPTH, RANDOM_READS};
+use crate::driver::{Done, Driver, Pace, Requests, directory};
+use crate::harness::ycsb::{Endless, LOAD, ROW_BYTES, ideal_miss_share, load_calls};
+use crate::harness::{self, BATCH, Report, median, ratio, schema};
 
-/// Memory that a record takes, with its share of the index.
-const STORED_BYTES: f64 = 1250.0;
-/// Most requests that arrive at once.
-const BATCH: usize = 16;
+/// Memory that a record takes, with its share of the index and of what else grows.
+pub const STORED_BYTES: f64 = 1250.0;
+/// Requests that are drawn while the clock stands still.
+const DRAWN: usize = 1 << 16;
+const SCRATCH_BYTES: u64 = 1 << 30;
+const IN_MEMORY: &str = "all in memory";
 
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Records of 1000 bytes.
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 2_000_000)]
     records: u64,
-    /// How many times the budget the data are.
+    /// How many times the budget the data are, one after the other.
+    #[arg(long, value_delimiter = ',', default_value = "2,8")]
+    ratios: Vec<f64>,
+    /// Shares of reads; the other transactions update a field.
+    #[arg(long, value_delimiter = ',', default_value = "1,0.5")]
+    reads: Vec<f64>,
+    /// Seconds of each measurement.
     #[arg(long, default_value_t = 2.0)]
-    ratio: f64,
-    /// Seconds of warming up, and again of measuring.
-    #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Share of reads; the others update a field.
-    #[arg(long, default_value_t = 0.5)]
-    reads: f64,
+    /// Seconds before the first turn, with sectors fetched.
+    #[arg(long, default_value_t = 5.0)]
+    warm_up: f64,
+    /// Times that every variant has its turn, after one that does not count.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
     /// Records whose ranks are neighbours are neighbours in the file, instead of scattered.
     #[arg(long)]
     clustered: bool,
     /// Transactions under way.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 1024)]
     outstanding: usize,
     /// A key of the configuration and its value, as JSON or a word.
     #[arg(long = "set")]
     settings: Vec<String>,
+    /// Prints the engine's statistics, too.
+    #[arg(long)]
+    statistics: bool,
 }
 
-fn config(arguments: &Arguments, data_dir: &Path) -> anyhow::Result<Config> {
+/// The configuration of a database with so many times as many data as memory; below 1: all of it is in memory.
+pub fn config(records: u64, ratio: f64, settings: &[String], data_dir: &Path) -> anyhow::Result<Config> {
+    let budget_bytes = (records as f64 * STORED_BYTES / ratio) as u64;
     let mut json = serde_json::json!({
         "schema": schema("ycsb.sql"), "data_dir": data_dir, "listen": "127.0.0.1:0", "log": "off",
-        "memory_budget_bytes": (arguments.records as f64 * STORED_BYTES / arguments.ratio) as u64,
+        "memory_budget_bytes": budget_bytes,
     });
-    harness::apply(&mut json, &arguments.settings)?;
-    let config: Config = serde_json::from_value(json)?;
-    config.check()?;
-    Ok(config)
+    harness::apply(&mut json, settings)?;
+    Ok(serde_json::from_value(json)?)
 }
 
-/// How long single calls took.
+/// What was counted in the measured times.
 #[derive(Default)]
-struct Times(Vec<u32>);
+struct Tally {
+    rates: Vec<f64>,
+    done: Done,
+    fetched: u64,
+    /// Transactions that met an evicted tuple.
+    restarted: u64,
+    eviction_us: u64,
+    /// Tuples in memory in the end.
+    resident: u64,
+}
 
-impl Times {
-    fn add(&mut self, since: Instant) {
-        self.0.push(since.elapsed().as_micros().min(u128::from(u32::MAX)) as u32);
-    }
-
-    fn report(&mut self) -> serde_json::Value {
-        self.0.sort_unstable();
-        let at = |share: f64| self.0.get((self.0.len() as f64 * share) as usize).copied();
-        let over = |us: u32| self.0.len() - self.0.partition_point(|&time| time <= us);
-        serde_json::json!({"calls": self.0.len(), "p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "p9999": at(0.9999),
-            "max": self.0.last(), "over_1000": over(1000), "over_2000": over(2000), "over_4000": over(4000)})
+impl Tally {
+    fn add(&mut self, done: Done, before: &Counters, driver: &Driver) {
+        let after = driver.partition.counters();
+        self.rates.push(done.per_s());
+        self.done.add(done);
+        self.fetched += after.fetched_blocks - before.fetched_blocks;
+        self.restarted += after.restarted - before.restarted;
+        self.eviction_us += after.eviction_us - before.eviction_us;
+        self.resident = driver.partition.gauges().tuples_resident;
     }
 }
 
-struct Driver {
-    partition: Partition,
-    sink: Replies,
-    heads: Vec<RequestHead>,
-    wire: Vec<u8>,
-    under_way: usize,
+/// The database that is larger than memory, or the one that is not, with a mix and a fetch unit.
+struct Variant {
+    is_in_memory: bool,
+    reads: f64,
+    fetch: FetchUnit,
+    tally: Tally,
 }
 
-impl Driver {
-    fn load(&mut self, records: u64, calls: &mut BTreeMap<&str, Times>) {
-        for params in load_calls(records, BATCH as u64) {
-            let head = RequestHead { token: 0, procedure: 2, start: 0, end: params.len() };
-            let before = Instant::now();
-            self.partition.execute_batch(0, 0, &params, &[head], &mut self.sink);
-            calls.entry("load: batch").or_default().add(before);
-            let before = Instant::now();
-            self.partition.poll(&mut self.sink);
-            calls.entry("load: poll").or_default().add(before);
-            self.sink.0.clear();
-        }
-        while !self.partition.is_idle() {
-            self.partition.poll(&mut self.sink);
-        }
-        self.sink.0.clear();
+struct Bench<'a> {
+    arguments: &'a Arguments,
+    endless: Endless,
+    requests: Requests,
+    scratch: Option<Scratch>,
+}
+
+impl Bench<'_> {
+    fn load(&self, ratio: f64, parent: &Path) -> anyhow::Result<(Config, Driver)> {
+        let arguments = self.arguments;
+        let data_dir = directory(parent, &format!("{ratio}x"))?;
+        let config = config(arguments.records, ratio, &arguments.settings, &data_dir)?;
+        let mut driver = Driver::open(&config)?;
+        driver.call(load_calls(arguments.records, 16).map(|params| (LOAD, params)))?;
+        Ok((config, driver))
     }
 
-    /// Transactions a second, and the times of the calls, by kind.
-    fn run(
+    /// Goes on for so long, drawing requests between times.
+    fn run(&mut self, driver: &mut Driver, reads: f64, seconds: f64) -> anyhow::Result<Done> {
+        let pace = Pace { outstanding: self.arguments.outstanding, batch: BATCH };
+        let mut done = Done::default();
+        while done.seconds < seconds {
+            self.requests.renew(|wire| self.endless.draw(reads, DRAWN, wire));
+            done.add(driver.run_once(&mut self.requests, pace, Duration::from_secs_f64(seconds - done.seconds))?);
+        }
+        Ok(done)
+    }
+
+    /// A variant's turn: a while to get used to its settings, then what counts.
+    fn measure(
         &mut self,
-        arguments: &Arguments,
-        mut key: impl FnMut() -> (i64, bool),
-        calls: &mut BTreeMap<&str, Times>,
-    ) -> f64 {
-        let (started, mut done) = (Instant::now(), 0);
-        while started.elapsed() < Duration::from_secs_f64(arguments.seconds) {
-            let count = (arguments.outstanding - self.under_way).min(BATCH);
-            self.wire.clear();
-            for _ in 0..count {
-                let (key, read) = key();
-                let mut params = Vec::new();
-                encode(key, (!read).then_some((key % i64::from(FIELDS)) as u16), &mut params);
-                write_request(&mut self.wire, 0, u16::from(!read), &params);
-            }
-            self.heads.clear();
-            parse_requests(&self.wire, BATCH, &mut self.heads).expect("well-formed requests");
-            let before = Instant::now();
-            self.partition.execute_batch(0, 0, &self.wire, &self.heads, &mut self.sink);
-            calls.entry("batch").or_default().add(before);
-            let before = Instant::now();
-            self.partition.poll(&mut self.sink);
-            calls.entry("poll").or_default().add(before);
-            let ended = self.sink.take();
-            done += ended;
-            self.under_way = self.under_way + count - ended;
+        (config, driver): &mut (Config, Driver),
+        variant: &mut Variant,
+        counts: bool,
+    ) -> anyhow::Result<()> {
+        let seconds = self.arguments.seconds;
+        driver.partition.change_settings(&Config { fetch: variant.fetch, ..config.clone() });
+        self.run(driver, variant.reads, seconds / 4.0)?;
+        let before = *driver.partition.counters();
+        let done = self.run(driver, variant.reads, seconds)?;
+        if counts {
+            variant.tally.add(done, &before, driver);
         }
-        done as f64 / started.elapsed().as_secs_f64()
+        Ok(())
     }
 }
 
-pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
-    let config = config(arguments, directory)?;
-    let catalog = Catalog::from_file(&config.schema)?;
-    let procedures = ProcedureSet::for_catalog(&catalog)?;
-    let partition = Partition::create(0, &config, &catalog, procedures, directory)?;
-    let mut driver = Driver { partition, sink: Replies::default(), heads: Vec::new(), wire: Vec::new(), under_way: 0 };
-    let mut calls = BTreeMap::new();
-    driver.load(arguments.records, &mut calls);
-    let loaded = driver.partition.stats();
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(42);
-    let zipf = Zipf::new(arguments.records as f64, 1.0)?;
-    let records = arguments.records;
-    let mut key = || {
-        let rank = zipf.sample(&mut rng) as u64 - 1;
-        let place = if arguments.clustered { rank } else { rank.wrapping_mul(0x9E37_79B9_7F4A_7C15) % records };
-        ((records - 1 - place) as i64, rng.random_bool(arguments.reads))
-    };
-    driver.run(arguments, &mut key, &mut BTreeMap::new());
-    let before = driver.partition.stats();
-    let rate = driver.run(arguments, &mut key, &mut calls);
-    let after = driver.partition.stats();
-    let counted: serde_json::Map<_, _> = after
-        .iter()
-        .map(|(name, value)| {
-            let since = |before: &serde_json::Value| value.as_u64()?.checked_sub(before.as_u64()?);
-            let counter = before.get(name).and_then(since).filter(|_| !is_level(name));
-            (name.clone(), counter.map_or_else(|| value.clone(), Into::into))
-        })
-        .collect();
-    let calls: BTreeMap<_, _> = calls.iter_mut().map(|(kind, times)| (*kind, times.report())).collect();
-    let settings = format!(
-        "1 partition, in process, {records} records x 1000 B, Zipf 1.0, {:.0} % reads, {} times the budget, {} outstanding{}",
-        100.0 * arguments.reads,
-        arguments.ratio,
-        arguments.outstanding,
-        arguments.settings.iter().map(|setting| format!(", {setting}")).collect::<String>()
-    );
-    report.add("larger than memory", rate, "txn/s", None, &settings);
-    for kind in ["batch", "poll"] {
-        for share in ["p50", "p99", "p9999", "max"] {
-            let time_us = calls[kind][share].as_f64().unwrap_or_default();
-            report.add(&format!("larger than memory: {kind}, {share}"), time_us, "us", None, &settings);
+pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow::Result<()> {
+    harness::bind_to_last();
+    let scratch = Scratch::create(parent, SCRATCH_BYTES)?;
+    let endless = Endless::new(arguments.records, arguments.clustered)?;
+    let mut bench = Bench { arguments, endless, requests: Requests::new(Vec::new()), scratch };
+    let mut in_memory = bench.load(0.8, parent)?;
+    for &ratio in &arguments.ratios {
+        let own = tempfile::tempdir_in(parent)?;
+        let mut larger = bench.load(ratio, own.path())?;
+        larger.1.partition.change_settings(&Config { fetch: FetchUnit::Sectors, ..larger.0.clone() });
+        bench.run(&mut larger.1, 1.0, arguments.warm_up)?;
+        let mut variants = Vec::new();
+        for &reads in &arguments.reads {
+            let variant = |is_in_memory, fetch| Variant { is_in_memory, reads, fetch, tally: Tally::default() };
+            let three = [(true, FetchUnit::Block), (false, FetchUnit::Sectors), (false, FetchUnit::Block)];
+            variants.extend(three.map(|(is_in_memory, fetch)| variant(is_in_memory, fetch)));
+        }
+        let mut disk = Vec::new();
+        for round in 0..=arguments.rounds {
+            for variant in &mut variants {
+                let database = if variant.is_in_memory { &mut in_memory } else { &mut larger };
+                bench.measure(database, variant, round > 0)?;
+            }
+            if let Some(scratch) = &bench.scratch {
+                larger.1.settle()?;
+                disk.push(scratch.random_reads(PAGE, DEPTH, Duration::from_secs_f64(arguments.seconds / 2.0))?);
+            }
+        }
+        show(arguments, ratio, &variants, &disk, report);
+        if arguments.statistics {
+            println!("{}", serde_json::Value::Object(larger.1.partition.stats()));
         }
     }
-    println!("{}", serde_json::json!({"call_us": calls, "loaded": loaded, "counted": counted}));
     Ok(())
 }
 
-/// Whether a statistic is a state and not a count.
-fn is_level(name: &str) -> bool {
-    ["memory_", "tuples_", "blocks_", "block_holes", "waiting"].iter().any(|prefix| name.starts_with(prefix))
-        || ["_max", "_p50", "_p99", "_p999"].iter().any(|suffix| name.ends_with(suffix))
+fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &[Reads], report: &mut Report) {
+    let settings = format!(
+        "1 partition, in process, {} records x {ROW_BYTES} B, Zipf 1.0, {}, {times} times the budget, log off, {} outstanding{}",
+        arguments.records,
+        if arguments.clustered { "clustered" } else { "scattered" },
+        arguments.outstanding,
+        arguments.settings.iter().map(|setting| format!(", {setting}")).collect::<String>()
+    );
+    let disk_settings = format!("O_DIRECT, io_uring, one thread, file of {} MB", SCRATCH_BYTES / 1_000_000);
+    let disk_per_s: Vec<_> = disk.iter().map(|reads| reads.per_s).collect();
+    if !disk.is_empty() {
+        report.add(&format!("{RANDOM_READS} (beside {times}x)"), median(&disk_per_s), "IOPS", None, &disk_settings);
+    }
+    for three in variants.chunks(3) {
+        let [in_memory, larger @ ..] = three else { continue };
+        let mix = if in_memory.reads == 1.0 {
+            "read-only".to_owned()
+        } else {
+            format!("{:.0} % reads", 100.0 * in_memory.reads)
+        };
+        let rates = &in_memory.tally.rates;
+        report.add(&format!("YCSB {IN_MEMORY}, {mix} (beside {times}x)"), median(rates), "txn/s", None, &settings);
+        for variant in larger {
+            let tally = &variant.tally;
+            let unit = if variant.fetch == FetchUnit::Sectors { "sectors" } else { "blocks" };
+            let name = format!("YCSB {times}x memory, {mix}, {unit} fetched");
+            report.add(&name, median(&tally.rates), "txn/s", Some((IN_MEMORY, ratio(&tally.rates, rates))), &settings);
+            let misses = 1000.0 * tally.fetched as f64 / tally.done.transactions as f64;
+            let ideal = 1000.0 * ideal_miss_share(arguments.records, tally.resident);
+            let peer = ("misses with the hottest tuples in memory", misses / ideal);
+            report.add(&format!("{name}: fetches"), misses, "/1000txn", Some(peer), &settings);
+            let per_s = tally.fetched as f64 / tally.done.seconds;
+            let peer = (!disk.is_empty()).then(|| ("the disk's direct random reads", per_s / median(&disk_per_s)));
+            report.add(&format!("{name}: fetches"), per_s, "IOPS", peer, &settings);
+            if in_memory.reads == 1.0 && !disk.is_empty() {
+                show_cost(&name, in_memory, tally, disk, &settings, report);
+            }
+        }
+    }
+}
+
+/// What a miss costs the executor: its busy time for a transaction, less that of one in memory and what it spent on constructing blocks, for each
+/// transaction that met an evicted tuple. The disk's read by itself costs it what a direct read of a page costs a thread that does nothing else.
+fn show_cost(name: &str, in_memory: &Variant, tally: &Tally, disk: &[Reads], settings: &str, report: &mut Report) {
+    let transactions = tally.done.transactions as f64;
+    let misses = tally.restarted as f64 / transactions;
+    let beyond_us = tally.done.busy_us() - in_memory.tally.done.busy_us();
+    let eviction_us = tally.eviction_us as f64 / transactions;
+    let miss_us = (beyond_us - eviction_us) / misses;
+    let read_us = median(&disk.iter().map(|reads| reads.cpu_us).collect::<Vec<_>>());
+    report.add(&format!("{name}: executor idle"), tally.done.idle_s / tally.done.seconds, "of time", None, settings);
+    report.add(&format!("{name}: constructing blocks, for each miss"), eviction_us / misses, "us", None, settings);
+    report.add(&format!("{name}: fetch, merge and second run, for each miss"), miss_us, "us", None, settings);
+    let peer = ("CPU time of a direct read by itself", (miss_us - read_us) / read_us);
+    report.add(&format!("{name}: the same without the read itself"), miss_us - read_us, "us", Some(peer), settings);
 }

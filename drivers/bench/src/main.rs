@@ -1,9 +1,11 @@
-//! The engine measured, in process and over loopback TCP.
+//! The engine, the drivers and the disk measured on one machine.
 //!
-//! `make bench`, or `cargo run --release -p anticache-bench -- all|ycsb|tpcc|multi|durability|eviction|growth [--help]`
+//! `make bench`, or `cargo run --release -p anticache-bench -- all|ycsb|tcp|… [--help]`
 //!
 //! Variants take turns in one run, round by round, so that the machine's drift meets all of them; the medians over the rounds are shown, and ratios are
 //! medians of the ratios within a round. `--json FILE` writes the list that the project's README describes under "Benchmarks".
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +13,25 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use harness::Report;
 
+mod all;
+mod disk;
+mod driver;
+mod drivers;
 mod durability;
 mod eviction;
 mod growth;
 mod harness;
+mod machine;
+mod memory;
 mod multi;
+mod stalls;
+mod tcp;
 mod tpcc;
 mod ycsb;
 
 #[derive(Parser)]
-struct Arguments {
+#[command(version, about = "The engine, the drivers and the disk measured on one machine")]
+struct CommandLine {
     #[command(subcommand)]
     what: What,
     /// Where to write the results as JSON.
@@ -29,58 +40,70 @@ struct Arguments {
     /// Where to put the databases.
     #[arg(long, global = true, default_value = "var/bench")]
     directory: PathBuf,
+    /// Say nothing of the machine, and do not look whether it is quiet.
+    #[arg(long, global = true)]
+    quiet: bool,
 }
 
 #[derive(Subcommand)]
 enum What {
     /// Everything, as it is without options.
-    All,
-    /// YCSB in memory, in process and over TCP.
+    All(all::Arguments),
+    /// YCSB in memory, in process.
     Ycsb(ycsb::Arguments),
+    /// YCSB in memory over TCP, beside the raw loopback; loading over TCP.
+    Tcp(tcp::Arguments),
+    /// YCSB larger than memory, and what a miss costs.
+    Eviction(eviction::Arguments),
+    /// The time between two transactions under eviction, merges and snapshots.
+    Stalls(stalls::Arguments),
+    /// Bytes of a tuple in memory and evicted, and the resident set.
+    Memory(memory::Arguments),
     /// TPC-C in memory, in process.
     Tpcc(tpcc::Arguments),
+    /// TPC-C larger than memory.
+    Growth(growth::Arguments),
     /// Transactions on two partitions.
     Multi(multi::Arguments),
     /// The command log, snapshots, and recovery.
     Durability(durability::Arguments),
-    /// Eviction, merges and compaction: YCSB larger than memory.
-    Eviction(eviction::Arguments),
-    /// TPC-C larger than memory.
-    Growth(growth::Arguments),
+    /// The terminals, on a system that answers at once.
+    Drivers(drivers::Arguments),
+    /// The machine's own disk, and the emulated one against its model.
+    Disk(disk::Arguments),
 }
 
-impl What {
-    fn run(&self, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
-        let own = tempfile::tempdir_in(directory)?;
-        match self {
-            Self::All => unreachable!("taken apart before"),
-            Self::Ycsb(arguments) => ycsb::run(arguments, own.path(), report),
-            Self::Tpcc(arguments) => tpcc::run(arguments, own.path(), report),
-            Self::Multi(arguments) => multi::run(arguments, own.path(), report),
-            Self::Durability(arguments) => durability::run(arguments, own.path(), report),
-            Self::Eviction(arguments) => eviction::run(arguments, own.path(), report),
-            Self::Growth(arguments) => growth::run(arguments, own.path(), report),
-        }
+fn run(what: What, directory: &Path, json: Option<PathBuf>) -> anyhow::Result<()> {
+    if let What::All(arguments) = what {
+        return all::run(&arguments, directory, json);
+    }
+    let own = tempfile::tempdir_in(directory)?;
+    let (directory, mut report) = (own.path(), Report::new(json));
+    let report = &mut report;
+    match &what {
+        What::All(_) => unreachable!("taken apart before"),
+        What::Ycsb(arguments) => ycsb::run(arguments, directory, report),
+        What::Tcp(arguments) => tcp::run(arguments, directory, report),
+        What::Eviction(arguments) => eviction::run(arguments, directory, report),
+        What::Stalls(arguments) => stalls::run(arguments, directory, report),
+        What::Memory(arguments) => memory::run(arguments, directory, report),
+        What::Tpcc(arguments) => tpcc::run(arguments, directory, report),
+        What::Growth(arguments) => growth::run(arguments, directory, report),
+        What::Multi(arguments) => multi::run(arguments, directory, report),
+        What::Durability(arguments) => durability::run(arguments, directory, report),
+        What::Drivers(arguments) => drivers::run(arguments, directory, report),
+        What::Disk(arguments) => disk::run(arguments, directory, report),
     }
 }
 
 fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    if cfg!(debug_assertions) {
-        eprintln!("warning: debug assertions are on; these figures mean nothing");
+    let CommandLine { what, json, directory, quiet } = CommandLine::parse();
+    let directory = std::fs::create_dir_all(&directory)
+        .and_then(|()| directory.canonicalize())
+        .with_context(|| format!("cannot make the directory {} for the databases", directory.display()))?;
+    if !quiet {
+        println!("{}", machine::describe(&directory));
+        machine::warn();
     }
-    let all = ["ycsb", "tpcc", "multi", "durability", "eviction", "growth"];
-    let chosen = match arguments.what {
-        What::All => all.map(|name| Arguments::parse_from(["bench", name]).what).into(),
-        one => vec![one],
-    };
-    std::fs::create_dir_all(&arguments.directory)
-        .with_context(|| format!("cannot make the directory {} for the databases", arguments.directory.display()))?;
-    let mut report = Report::default();
-    for what in chosen {
-        // A thread of its own, so that one's choice of CPUs is not the next one's.
-        std::thread::scope(|scope| scope.spawn(|| what.run(&arguments.directory, &mut report)).join())
-            .map_err(|_| anyhow::anyhow!("a benchmark has panicked"))??;
-    }
-    arguments.json.map_or(Ok(()), |path| report.write(&path))
+    run(what, &directory, json)
 }

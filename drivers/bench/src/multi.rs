@@ -20,7 +20,7 @@ use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
-use crate::harness::{BATCH, Replies, Report, median, ratio};
+use crate::harness::{self, BATCH, Replies, Report, median, ratio};
 
 const PARTITIONS: u32 = 2;
 const SCHEMA: &str = "CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL, filler CHAR(84) NOT NULL) COMMENT = 'evictable; partition by id';";
@@ -168,7 +168,7 @@ impl Variant {
                 .map(|(slot, id)| {
                     let (stop, running, unanswered) = (&stop, &running, &unanswered);
                     scope.spawn(move || {
-                        bind(id);
+                        harness::bind(id % (harness::last_cpu() + 1));
                         let thread = Driver { site, id: id as u32, stop, running, unanswered };
                         let partition = slot.take().expect("it was put back");
                         let (partition, done) = thread.run(partition, &requests[id]);
@@ -213,14 +213,6 @@ fn draw(partition: i64, records: i64, share: f64) -> Vec<u8> {
         write_request(&mut wire, token, 0, &[from.to_le_bytes(), to.to_le_bytes()].concat());
     }
     wire
-}
-
-fn bind(cpu: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu % std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        eprintln!("warning: not bound to one CPU ({error}): expect noise");
-    }
 }
 
 /// What an event loop does, without sockets.

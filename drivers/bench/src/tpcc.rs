@@ -1,33 +1,40 @@
-//! TPC-C with its full mix on one partition in process, with and without anti-caching and a synced command log.
+//! TPC-C with its full mix on one partition in process, all in memory, with and without anti-caching and a synced command log.
 //!
 //! Inputs are drawn beforehand and gone through again and again. The database grows: by about one order of ten lines for every two transactions.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::config::{AntiCaching, Config, Log};
-use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
-use anticache_engine::partition::Partition;
+use anticache_engine::net::frame::write_request;
 use anticache_engine::procedure::ProcedureSet;
+use anticache_engine::procedure::tpcc::DISTRICTS;
 use anticache_engine::procedure::tpcc::generate::{
     Mix, Population, Scale, Seeds, Terminal, TpccTable, TransactionKind,
 };
+use anticache_engine::procedure::tpcc::params::Load;
+use anyhow::Context;
 
-use crate::harness::{self, BATCH, Replies, Report, median, ratio, schema};
+use crate::driver::{Done, Driver, Pace, Requests, directory};
+use crate::harness::{self, BATCH, Report, median, ratio, schema, thread_cpu_s};
 
 /// Inputs drawn; a run cycles through them.
-const DRAWN: usize = 1 << 18;
+pub const DRAWN: usize = 1 << 18;
 const SEED: u64 = 1;
 /// What a warehouse takes when loaded, and what a second of transactions adds at most, in bytes.
 const WAREHOUSE_BYTES: u64 = 160 << 20;
 const GROWTH_BYTES: f64 = 400e6;
+/// Orders of a district that are loaded before it is the next one's turn.
+const ORDERS_PER_TURN: usize = 10;
+/// With a log, so many may wait for their group.
+const PACE: Pace = Pace { outstanding: 16 << 10, batch: BATCH };
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Warehouses.
-    #[arg(long, default_value_t = 1)]
-    warehouses: i16,
+    /// Warehouses, one after the other.
+    #[arg(long, value_delimiter = ',', default_value = "1,10")]
+    warehouses: Vec<i16>,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
@@ -42,29 +49,21 @@ pub struct Arguments {
     variant: String,
 }
 
-fn config(arguments: &Arguments, anticaching: AntiCaching, log: Log, data_dir: &Path) -> Config {
-    let growth_bytes = GROWTH_BYTES * arguments.seconds * (arguments.rounds + 1) as f64;
-    let budget_bytes = arguments.warehouses as u64 * WAREHOUSE_BYTES + growth_bytes as u64;
-    let defaults = Config::new(schema("tpcc.sql"), data_dir.to_owned(), budget_bytes);
-    Config { anticaching, log, log_segment_bytes: 256 << 20, ..defaults }
-}
-
-/// Requests of ten terminals for each warehouse, taking turns.
-fn draw(scale: Scale, only: Option<&str>, procedures: &ProcedureSet) -> anyhow::Result<Vec<u8>> {
-    let count = u64::from(scale.warehouses.unsigned_abs()) * 10;
+/// Requests of so many terminals, taking turns; of one transaction `only`, or of the full mix.
+pub fn draw(scale: Scale, terminals: u64, only: Option<&str>) -> anyhow::Result<Requests> {
+    let procedures = ProcedureSet::for_catalog(&Catalog::from_file(&schema("tpcc.sql"))?)?;
     let mut terminals: Vec<_> =
-        (0..count).map(|index| Terminal::new(scale, Mix::HomeOnly, Seeds::both(SEED), index)).collect();
-    let only = match only {
-        None => None,
-        Some(name) => {
-            let is_it = |kind: &TransactionKind| kind.procedure().strip_prefix("tpcc_") == Some(name);
-            let kind = TransactionKind::ALL.into_iter().find(is_it);
-            Some(kind.ok_or_else(|| anyhow::anyhow!("--only {name}: there is no such transaction"))?)
-        }
+        (0..terminals).map(|index| Terminal::new(scale, Mix::HomeOnly, Seeds::both(SEED), index)).collect();
+    let kind_of = |name: &str| {
+        let is_it = |kind: &TransactionKind| kind.procedure().strip_prefix("tpcc_") == Some(name);
+        let kind = TransactionKind::ALL.into_iter().find(is_it);
+        kind.with_context(|| format!("--only {name}: there is no such transaction"))
     };
+    let only = only.map(kind_of).transpose()?;
     let (mut wire, mut params) = (Vec::new(), Vec::new());
+    let count = terminals.len();
     for at in 0..DRAWN {
-        let terminal = &mut terminals[at % count as usize];
+        let terminal = &mut terminals[at % count];
         let now_us = 1_400_000_000_000_000 + at as i64;
         let input = match only {
             None => terminal.next(now_us),
@@ -72,139 +71,119 @@ fn draw(scale: Scale, only: Option<&str>, procedures: &ProcedureSet) -> anyhow::
         };
         params.clear();
         input.encode(&mut params);
-        let procedure = procedures.number(input.kind().procedure());
-        write_request(&mut wire, at as u64, procedure.unwrap_or_default(), &params);
+        let procedure = procedures.number(input.kind().procedure()).context("a procedure that the engine lacks")?;
+        write_request(&mut wire, at as u64, procedure, &params);
     }
-    Ok(wire)
+    Ok(Requests::new(wire))
+}
+
+/// Loads the tables; those that grow in the order of age over all districts, as if they had been filled by transactions.
+pub fn load(driver: &mut Driver, scale: Scale) -> anyhow::Result<()> {
+    let catalog = Catalog::from_file(&schema("tpcc.sql"))?;
+    let procedure = ProcedureSet::for_catalog(&catalog)?.number("tpcc_load").context("the engine loads no TPC-C")?;
+    let population = Population::new(&catalog, scale, SEED)?;
+    let growing = [TpccTable::History, TpccTable::Orders, TpccTable::OrderLine];
+    for table in TpccTable::ALL.into_iter().filter(|table| !growing.contains(table)) {
+        let warehouses = if table == TpccTable::Item { 1..=1 } else { 1..=scale.warehouses };
+        let calls = warehouses.flat_map(|w_id| population.load_calls(table, w_id, 200));
+        driver.call(calls.map(|params| (procedure, params)))?;
+    }
+    let ids = (1..=scale.warehouses).flat_map(|w_id| (1..=DISTRICTS).map(move |d_id| (w_id, d_id)));
+    let mut districts: Vec<_> = ids.map(|(w_id, d_id)| population.by_age(w_id, d_id)).collect();
+    for _ in 0..(scale.orders_per_district as usize).div_ceil(ORDERS_PER_TURN) {
+        let mut calls = Vec::new();
+        for district in &mut districts {
+            let rows: Vec<_> = district.by_ref().take(ORDERS_PER_TURN).flatten().collect();
+            for table in growing {
+                let mut call = Load::begin(population.table_id(table));
+                rows.iter().filter(|(other, _)| *other == table).for_each(|(_, row)| Load::append(&mut call, row));
+                calls.push((procedure, call));
+            }
+        }
+        driver.call(calls)?;
+    }
+    let counters = driver.partition.counters();
+    anyhow::ensure!(counters.aborted == 0, "loading failed: {counters:?}");
+    Ok(())
 }
 
 struct Variant {
     name: &'static str,
-    partition: Partition,
-    heads: Vec<RequestHead>,
-    at: usize,
-    /// Transactions measured, and the seconds that the processor spent on them.
-    done: f64,
+    driver: Driver,
+    done: Done,
+    /// Seconds that the processor spent on what was done.
     cpu_s: f64,
+    rates: Vec<f64>,
 }
 
 impl Variant {
-    fn load(
-        arguments: &Arguments,
-        name: &'static str,
-        anticaching: AntiCaching,
-        log: Log,
-        directory: &Path,
-    ) -> anyhow::Result<Self> {
-        let catalog = Catalog::from_file(&schema("tpcc.sql"))?;
-        let procedures = ProcedureSet::for_catalog(&catalog)?;
-        let load = procedures.number("tpcc_load").unwrap_or_default();
-        let data = directory.join(name.replace([' ', ','], "-"));
-        std::fs::create_dir_all(&data)?;
-        let config = config(arguments, anticaching, log, &data);
-        let mut partition = Partition::create(0, &config, &catalog, procedures, &data)?;
-        let population = Population::new(&catalog, Scale::new(arguments.warehouses), SEED)?;
-        let mut sink = Replies(Vec::new());
-        for table in TpccTable::ALL {
-            let warehouses = if table == TpccTable::Item { 1..=1 } else { 1..=arguments.warehouses };
-            for w_id in warehouses {
-                for params in population.load_calls(table, w_id, 200) {
-                    let head = RequestHead { token: 0, procedure: load, start: 0, end: params.len() };
-                    partition.execute_batch(0, 0, &params, &[head], &mut sink);
-                    partition.poll(&mut sink);
-                    sink.0.clear();
-                }
-            }
-        }
-        while !partition.is_idle() {
-            partition.poll(&mut sink);
-        }
-        let counters = partition.counters();
-        anyhow::ensure!(counters.aborted + counters.failed == 0, "loading failed: {counters:?}");
-        Ok(Self { name, partition, heads: Vec::new(), at: 0, done: 0.0, cpu_s: 0.0 })
-    }
-
-    /// Transactions per second, rolled-back New-Orders included: requests are parsed and run in batches, as the server does. What the log owes at
-    /// the end is waited for.
-    fn measure(&mut self, wire: &[u8], duration: Duration) -> anyhow::Result<f64> {
-        let mut sink = Replies(Vec::with_capacity(1 << 20));
-        let before = *self.partition.counters();
-        let (started, cpu_before_s) = (Instant::now(), cpu_s());
-        while started.elapsed() < duration {
-            for _ in 0..4 {
-                self.heads.clear();
-                let input = &wire[self.at..];
-                let used = parse_requests(input, BATCH, &mut self.heads)?;
-                self.partition.execute_batch(0, 0, input, &self.heads, &mut sink);
-                self.at = if self.heads.len() < BATCH { 0 } else { self.at + used };
-                self.partition.poll(&mut sink);
-                std::hint::black_box(&sink.0);
-                sink.0.clear();
-            }
-        }
-        while !self.partition.is_idle() {
-            self.partition.poll(&mut sink);
-        }
-        let elapsed = started.elapsed().as_secs_f64();
-        let after = self.partition.counters();
-        anyhow::ensure!(after.failed == 0, "transactions failed: {after:?}");
-        let done = (after.committed + after.aborted - before.committed - before.aborted) as f64;
-        self.done += done;
-        self.cpu_s += cpu_s() - cpu_before_s;
-        Ok(done / elapsed)
+    fn measure(&mut self, requests: &mut Requests, duration: Duration) -> anyhow::Result<f64> {
+        let cpu_before_s = thread_cpu_s();
+        let done = self.driver.run(requests, PACE, duration)?;
+        self.cpu_s += thread_cpu_s() - cpu_before_s;
+        self.driver.settle()?;
+        self.done.add(done);
+        Ok(done.per_s())
     }
 }
 
-/// Seconds that the processor has worked for this thread.
-fn cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
-fn variants(arguments: &Arguments, directory: &Path) -> anyhow::Result<Vec<Variant>> {
+fn variants(arguments: &Arguments, warehouses: i16, parent: &Path) -> anyhow::Result<Vec<Variant>> {
+    let growth_bytes = GROWTH_BYTES * arguments.seconds * (arguments.rounds + 1) as f64;
+    let budget_bytes = u64::from(warehouses.unsigned_abs()) * WAREHOUSE_BYTES + growth_bytes as u64;
     let all = [
         ("anticache-off, log off", AntiCaching::Off, Log::Off),
         ("anticache-alru, log off", AntiCaching::Alru, Log::Off),
         ("anticache-off, log synced", AntiCaching::Off, Log::Sync),
         ("anticache-alru, log synced", AntiCaching::Alru, Log::Sync),
     ];
-    let chosen = all.into_iter().filter(|(name, ..)| name.contains(&arguments.variant));
-    chosen.map(|(name, anticaching, log)| Variant::load(arguments, name, anticaching, log, directory)).collect()
+    let mut variants = Vec::new();
+    for (name, anticaching, log) in all.into_iter().filter(|(name, ..)| name.contains(&arguments.variant)) {
+        let defaults = Config::new(schema("tpcc.sql"), directory(parent, name)?, budget_bytes);
+        let config = Config { anticaching, log, log_segment_bytes: 256 << 20, ..defaults };
+        let mut driver = Driver::open(&config)?;
+        load(&mut driver, Scale::new(warehouses))?;
+        variants.push(Variant { name, driver, done: Done::default(), cpu_s: 0.0, rates: Vec::new() });
+    }
+    anyhow::ensure!(!variants.is_empty(), "--variant {}: no variant's name contains it", arguments.variant);
+    Ok(variants)
 }
 
-pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
+pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow::Result<()> {
     harness::bind_to_last();
-    let procedures = ProcedureSet::for_catalog(&Catalog::from_file(&schema("tpcc.sql"))?)?;
-    let wire = draw(Scale::new(arguments.warehouses), arguments.only.as_deref(), &procedures)?;
-    let mut variants = variants(arguments, directory)?;
-    anyhow::ensure!(!variants.is_empty(), "--variant {}: no variant's name contains it", arguments.variant);
-    let mut rates = vec![Vec::new(); variants.len()];
-    for round in 0..=arguments.rounds {
-        for (variant, rates) in variants.iter_mut().zip(&mut rates) {
-            let rate = variant.measure(&wire, Duration::from_secs_f64(arguments.seconds))?;
-            if round > 0 || arguments.rounds == 0 {
-                rates.push(rate);
+    for &warehouses in &arguments.warehouses {
+        let own = tempfile::tempdir_in(parent)?;
+        let terminals = u64::from(warehouses.unsigned_abs()) * 10;
+        let mut requests = draw(Scale::new(warehouses), terminals, arguments.only.as_deref())?;
+        let mut variants = variants(arguments, warehouses, own.path())?;
+        for round in 0..=arguments.rounds {
+            for variant in &mut variants {
+                let rate = variant.measure(&mut requests, Duration::from_secs_f64(arguments.seconds))?;
+                if round > 0 || arguments.rounds == 0 {
+                    variant.rates.push(rate);
+                }
             }
         }
+        show(arguments, warehouses, &variants, report);
     }
-    show(arguments, &variants, &rates, report);
     Ok(())
 }
 
-fn show(arguments: &Arguments, variants: &[Variant], rates: &[Vec<f64>], report: &mut Report) {
+fn show(arguments: &Arguments, warehouses: i16, variants: &[Variant], report: &mut Report) {
     let mix = arguments.only.as_deref().unwrap_or("full mix");
     let settings = format!(
-        "1 partition, 1 core, in process, {} warehouses, home warehouse only, in memory, batches of {BATCH}",
-        arguments.warehouses
+        "1 partition, 1 core, in process, {warehouses} warehouses, home warehouse only, in memory, batches of {BATCH}, at most {} outstanding",
+        PACE.outstanding
     );
-    let peer = variants[0].name;
-    for (variant, of) in variants.iter().zip(rates) {
-        let name = format!("TPC-C in process, {mix}: {}", variant.name);
-        report.add(&name, median(of), "txn/s", Some((peer, ratio(of, &rates[0]))), &settings);
+    let peer = &variants[0];
+    for variant in variants {
+        let name = format!("TPC-C in process, {warehouses} warehouses, {mix}: {}", variant.name);
+        let peer = (peer.name, ratio(&variant.rates, &peer.rates));
+        report.add(&name, median(&variant.rates), "txn/s", Some(peer), &settings);
     }
     for variant in variants {
-        let gauges = variant.partition.gauges();
-        let (per_cpu_s, megabytes) = (variant.done / variant.cpu_s, gauges.memory_total_bytes / 1_000_000);
-        println!("{:<58} {per_cpu_s:>14.0} txn per second of CPU, {megabytes} MB in the end", variant.name);
+        let gauges = variant.driver.partition.gauges();
+        let per_cpu_s = variant.done.transactions as f64 / variant.cpu_s;
+        let megabytes = gauges.memory_total_bytes / 1_000_000;
+        println!("{:<74} {per_cpu_s:>13.0} txn per second of CPU, {megabytes} MB in the end", variant.name);
     }
 }

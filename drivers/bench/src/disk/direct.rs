@@ -1,0 +1,230 @@
+//! The machine's own disk without the engine: direct reads and synced writes of a scratch file, through an io_uring of this module's own.
+//!
+//! Invariant that makes the unsafe submission sound: from submission to completion the kernel may write to an operation's buffer; buffers and file live
+//! in [`Reader`] and are neither moved (the heap blocks are not) nor dropped while operations are in flight: dropping it waits for them, and where waiting
+//! fails the process is given up.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anticache_engine::io::{AlignedBuf, aligned_buf};
+use anyhow::Context;
+use io_uring::{IoUring, opcode, types};
+use rand::RngExt;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
+
+use crate::harness::thread_cpu_s;
+
+const MEBIBYTE: usize = 1 << 20;
+pub const PAGE: usize = 4096;
+
+/// A file of its own, read and written past the page cache.
+pub struct Scratch {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    /// What it was written with, all in order and with one sync at the end.
+    pub written_bytes_per_s: f64,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // It may be gone with its directory.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Reads that have ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Reads {
+    pub per_s: f64,
+    /// Microseconds of this thread's CPU time for each, with what the kernel did on its behalf.
+    pub cpu_us: f64,
+}
+
+impl Scratch {
+    /// Writes a file of so many bytes, which no compression makes shorter. None, and a warning, where the file system refuses direct I/O.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn create(directory: &Path, bytes: u64) -> anyhow::Result<Option<Self>> {
+        let path = directory.join("scratch");
+        let options = |flags: rustix::fs::OFlags| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(true).custom_flags(flags.bits() as i32);
+            options.open(&path)
+        };
+        let file = match options(rustix::fs::OFlags::DIRECT) {
+            Ok(file) => file,
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+                eprintln!(
+                    "warning: {} is on a file system without direct I/O: no figure of the disk's own speed is valid there, none is given",
+                    directory.display()
+                );
+                return Ok(None);
+            }
+            Err(error) => return Err(error).context(path.display().to_string()),
+        };
+        let mut scratch = Self { path, file, bytes, written_bytes_per_s: 0.0 };
+        scratch.fill().with_context(|| scratch.path.display().to_string())?;
+        Ok(Some(scratch))
+    }
+
+    fn fill(&mut self) -> std::io::Result<()> {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        let mut buffer = aligned_buf(MEBIBYTE);
+        rng.fill(&mut buffer[..]);
+        let started = Instant::now();
+        self.file.seek(SeekFrom::Start(0))?;
+        for number in 0..self.bytes / MEBIBYTE as u64 {
+            buffer[..8].copy_from_slice(&number.to_le_bytes());
+            self.file.write_all(&buffer)?;
+        }
+        self.file.sync_data()?;
+        self.written_bytes_per_s = self.bytes as f64 / started.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Reads of so many bytes at places drawn anew for each, so many in flight.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn random_reads(&self, bytes: usize, depth: usize, duration: Duration) -> anyhow::Result<Reads> {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
+        let places = self.bytes / bytes as u64;
+        Reader::new(&self.file, bytes, depth)?.run(duration, || rng.random_range(0..places) * bytes as u64)
+    }
+
+    /// Bytes per second of reads of 1 MiB in order, four in flight.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn sequential_bytes_per_s(&self, duration: Duration) -> anyhow::Result<f64> {
+        let places = self.bytes / MEBIBYTE as u64;
+        let mut next = 0;
+        let reads = Reader::new(&self.file, MEBIBYTE, 4)?.run(duration, || {
+            next += 1;
+            (next - 1) % places * MEBIBYTE as u64
+        })?;
+        Ok(reads.per_s * MEBIBYTE as f64)
+    }
+
+    /// Microseconds of single page writes, each with a sync of its data.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn synced_writes_us(&self, duration: Duration) -> anyhow::Result<Vec<f64>> {
+        let mut times_us = Vec::new();
+        let started = Instant::now();
+        let buffer = aligned_buf(PAGE);
+        while started.elapsed() < duration {
+            let began = Instant::now();
+            self.file.write_all_at(&buffer, times_us.len() as u64 * PAGE as u64 % self.bytes)?;
+            self.file.sync_data()?;
+            times_us.push(began.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(times_us)
+    }
+}
+
+struct Reader<'file> {
+    ring: IoUring,
+    file: &'file File,
+    /// One for each read in flight.
+    buffers: Vec<AlignedBuf>,
+    in_flight: usize,
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        while self.in_flight > 0 {
+            self.wait(&mut Vec::new());
+        }
+    }
+}
+
+impl<'file> Reader<'file> {
+    fn new(file: &'file File, bytes: usize, depth: usize) -> anyhow::Result<Self> {
+        let ring = IoUring::new(depth.next_power_of_two() as u32).context("io_uring is refused")?;
+        let buffers = (0..depth).map(|_| aligned_buf(bytes)).collect();
+        Ok(Self { ring, file, buffers, in_flight: 0 })
+    }
+
+    fn run(&mut self, duration: Duration, mut place: impl FnMut() -> u64) -> anyhow::Result<Reads> {
+        let (started, cpu_before_s) = (Instant::now(), thread_cpu_s());
+        let (mut count, mut problem) = (0, None);
+        for slot in 0..self.buffers.len() {
+            self.begin(slot, place())?;
+        }
+        let mut ended = Vec::new();
+        while self.in_flight > 0 {
+            self.wait(&mut ended);
+            let over = started.elapsed() >= duration || problem.is_some();
+            for (slot, result) in ended.drain(..) {
+                if result != self.buffers[slot].len() as i32 {
+                    problem.get_or_insert_with(|| match result {
+                        ..0 => std::io::Error::from_raw_os_error(-result),
+                        _ => std::io::Error::other(format!("a read ended after {result} bytes")),
+                    });
+                    continue;
+                }
+                count += 1;
+                if !over {
+                    self.begin(slot, place())?;
+                }
+            }
+        }
+        if let Some(problem) = problem {
+            return Err(problem).context("a direct read of the scratch file");
+        }
+        let cpu_us = (thread_cpu_s() - cpu_before_s) * 1e6 / f64::from(count);
+        Ok(Reads { per_s: f64::from(count) / started.elapsed().as_secs_f64(), cpu_us })
+    }
+
+    fn begin(&mut self, slot: usize, offset: u64) -> anyhow::Result<()> {
+        let buffer = &mut self.buffers[slot];
+        let file = types::Fd(self.file.as_raw_fd());
+        let read = opcode::Read::new(file, buffer.as_mut_ptr(), buffer.len() as u32).offset(offset).build();
+        // SAFETY: the slot's buffer is as long as the read, no other operation uses it, and it stays until the completion was seen (module invariant).
+        unsafe { self.ring.submission().push(&read.user_data(slot as u64)) }.context("the submission queue is full")?;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Waits for at least one read; slots and results of those that have ended, in an empty list.
+    fn wait(&mut self, ended: &mut Vec<(usize, i32)>) {
+        while let Err(error) = self.ring.submit_and_wait(1) {
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                // Reads may be in flight into buffers that the caller would free.
+                eprintln!("io_uring cannot be waited for: {error}");
+                std::process::abort();
+            }
+        }
+        ended.extend(self.ring.completion().map(|completion| (completion.user_data() as usize, completion.result())));
+        self.in_flight -= ended.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_counted_and_short_ones_are_errors() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut scratch = Scratch::create(directory.path(), 4 << 20).unwrap().unwrap();
+        let millisecond = Duration::from_millis(1);
+        assert!(scratch.random_reads(PAGE, 8, millisecond).unwrap().per_s > 0.0);
+        assert!(scratch.sequential_bytes_per_s(millisecond).unwrap() > 0.0 && scratch.written_bytes_per_s > 0.0);
+        assert!(!scratch.synced_writes_us(millisecond).unwrap().is_empty());
+        // Behind the end of the file.
+        scratch.bytes *= 1000;
+        let error = scratch.random_reads(PAGE, 8, millisecond).unwrap_err();
+        assert!(format!("{error:#}").contains("after 0 bytes"), "{error:#}");
+    }
+}

@@ -101,7 +101,7 @@ impl Table {
         let touched: Vec<IndexId> =
             (0..self.indexes.len()).filter(|&index| touches(&self.def.indexes[index])).collect();
         // Only its beginning needs to be part of a key, so it may be longer than any.
-        let mut before = std::mem::take(&mut self.overwritten);
+        let mut before = std::mem::take(&mut self.scratch);
         before.clear();
         before.extend_from_slice(&self.tuples.row(id)[offset..end]);
         self.remove_from(&touched, id);
@@ -110,7 +110,7 @@ impl Table {
         if duplicate.is_some() {
             self.tuples.row_mut(id)[offset..end].copy_from_slice(&before);
         }
-        self.overwritten = before;
+        self.scratch = before;
         let (places, indexes, defs) = side_by_side!(self);
         for &index in &touched {
             indexes[index].insert(&defs[index], id, |handle| places.columns(handle));

@@ -17,7 +17,7 @@ mod calls;
 
 /// Requests that are run together, as they come from a connection.
 const BATCH: usize = 64;
-const RECORDS: i64 = 20_000;
+const RECORDS: i64 = 8000;
 const FIELD_BYTES: usize = 100;
 const NOW_US: i64 = 1_400_000_000_000_000;
 const TPCC_SCALE: Scale = Scale { warehouses: 1, items: 10_000, customers_per_district: 300, orders_per_district: 300 };
@@ -54,13 +54,18 @@ impl Driven {
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let schema: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/schemas").join(schema);
         let catalog = Catalog::from_file(&schema).unwrap();
-        let mut config =
-            Config { log: Log::Off, ..Config::new(schema, directory.path().to_owned(), budget_bytes) };
+        let mut config = Config { log: Log::Off, ..Config::new(schema, directory.path().to_owned(), budget_bytes) };
         change(&mut config);
         config.check().unwrap();
         let procedures = ProcedureSet::for_catalog(&catalog).unwrap();
         let partition = Partition::create(0, &config, &catalog, procedures, directory.path()).unwrap();
-        Self { partition, sink: Sink(Vec::with_capacity(1 << 20)), terminals: Vec::new(), draws: 0, _directory: directory }
+        Self {
+            partition,
+            sink: Sink(Vec::with_capacity(1 << 20)),
+            terminals: Vec::new(),
+            draws: 0,
+            _directory: directory,
+        }
     }
 
     /// YCSB's table, loaded.
@@ -160,36 +165,52 @@ impl Driven {
     }
 }
 
+/// The system call that tells the time, where the kernel gives no clock to be read without one: that one does not count.
+fn clock_call() -> Option<libc::c_long> {
+    let read_clock = || {
+        std::hint::black_box(Instant::now());
+    };
+    let clock = calls::first_call(None, read_clock).map(libc::c_long::from);
+    assert!(clock.is_none_or(|number| number == libc::SYS_clock_gettime), "{clock:?}");
+    clock
+}
+
 #[test]
-fn reads_and_updates_allocate_nothing() {
+fn reads_and_updates_allocate_nothing_and_call_nothing() {
+    let clock = clock_call();
     for chain in CHAINS {
         let mut driven = Driven::ycsb(64 << 20, |config| config.anticaching = chain);
         let warming = driven.draw_ycsb(10_000, true, true);
         driven.run(&warming);
         for (reads, updates) in [(true, false), (false, true)] {
-            let requests = driven.draw_ycsb(50_000, reads, updates);
+            let what = format!("{chain:?}, reads: {reads}, updates: {updates}");
+            let requests = driven.draw_ycsb(20_000, reads, updates);
             let before = *driven.partition.counters();
-            assert_eq!(driven.allocations_of(&requests), 0, "{chain:?}, reads: {reads}, updates: {updates}");
+            assert_eq!(driven.allocations_of(&requests), 0, "{what}");
             let after = driven.partition.counters();
-            assert_eq!(after.committed + after.aborted - before.committed - before.aborted, 50_000);
-            assert!(after.committed - before.committed > 49_000 && after.aborted > before.aborted);
+            assert_eq!(after.committed + after.aborted - before.committed - before.aborted, 20_000);
+            assert!(after.committed - before.committed > 19_000 && after.aborted > before.aborted);
+            assert_eq!(calls::first_call(clock, || driven.run(&requests)), None, "{what}");
         }
     }
 }
 
 /// TPC-C adds rows for ever: what allocates is the list of a table's chunks, when it is full, so as many times as it is doubled.
 #[test]
-fn orders_and_payments_allocate_only_as_lists_of_chunks_double() {
+fn orders_and_payments_allocate_only_as_lists_of_chunks_double_and_call_nothing() {
+    let clock = clock_call();
     for chain in CHAINS {
         let mut driven = Driven::tpcc(|config| config.anticaching = chain);
         let warming = driven.draw_tpcc(5000);
         driven.run(&warming);
-        let requests = driven.draw_tpcc(20_000);
-        let before: u64 = driven.partition.tables().iter().map(|table| table.tuples().live()).sum();
+        let requests = driven.draw_tpcc(10_000);
+        let rows = |driven: &Driven| driven.partition.tables().iter().map(|table| table.tuples().live()).sum::<u64>();
+        let before = rows(&driven);
         let allocated = driven.allocations_of(&requests);
-        let after: u64 = driven.partition.tables().iter().map(|table| table.tuples().live()).sum();
-        assert!(after - before > 80_000, "{before} rows became {after}");
-        assert!(allocated <= 10, "{chain:?}: {allocated} allocations");
+        assert!(rows(&driven) - before > 40_000, "{before} rows became {}", rows(&driven));
+        assert!(allocated <= 9, "{chain:?}: {allocated} allocations");
+        let requests = driven.draw_tpcc(5000);
+        assert_eq!(calls::first_call(clock, || driven.run(&requests)), None, "{chain:?}");
     }
 }
 
@@ -200,45 +221,38 @@ fn the_command_log_allocates_by_the_group() {
     let warming = driven.draw_ycsb(2000, true, true);
     driven.run(&warming);
     let mut per_group = |transactions: usize| {
-        let groups: Vec<Requests> = (0..50).map(|_| driven.draw_ycsb(transactions, true, true)).collect();
+        let groups: Vec<Requests> = (0..50).map(|_| driven.draw_ycsb(transactions, false, true)).collect();
         let before = driven.partition.gauges().log_groups;
         let allocated: u64 = groups.iter().map(|group| driven.allocations_of(group)).sum();
         let written = driven.partition.gauges().log_groups - before;
-        assert!((25..=55).contains(&written), "{written} groups of {transactions}");
+        assert!((25..=75).contains(&written), "{written} groups of {transactions}");
         allocated as f64 / written as f64
     };
     let (small, large) = (per_group(4), per_group(BATCH));
     assert!(small <= 4.0 && large <= 4.0, "{small} allocations for a small group, {large} for a large one");
 }
 
+/// What a transaction that has to wait for a block allocates: its parameters and what it keeps in memory, the fetch, the read, and the merge.
 #[test]
-fn transactions_make_no_system_call() {
-    // Where the kernel gives no clock to be read without it, that is one.
-    let clock = calls::first_call(None, || drop(Instant::now())).map(libc::c_long::from);
-    assert!(clock.is_none_or(|number| number == libc::SYS_clock_gettime), "{clock:?}");
-    for chain in CHAINS {
-        let mut driven = Driven::ycsb(64 << 20, |config| config.anticaching = chain);
-        let requests = driven.draw_ycsb(20_000, true, true);
-        driven.run(&requests);
-        assert_eq!(calls::first_call(clock, || driven.run(&requests)), None, "YCSB, {chain:?}");
-        let mut driven = Driven::tpcc(|config| config.anticaching = chain);
-        let (warming, requests) = (driven.draw_tpcc(5000), driven.draw_tpcc(5000));
-        driven.run(&warming);
-        assert_eq!(calls::first_call(clock, || driven.run(&requests)), None, "TPC-C, {chain:?}");
-    }
+fn a_transaction_that_waits_allocates_a_few_times() {
+    let mut driven = Driven::ycsb(4 << 20, |config| config.eviction_block_bytes = 64 << 10);
+    let (warming, requests) = (driven.draw_ycsb(5000, true, true), driven.draw_ycsb(5000, true, true));
+    driven.run(&warming);
+    let before = driven.partition.counters().restarted;
+    let allocated = driven.allocations_of(&requests);
+    let restarted = driven.partition.counters().restarted - before;
+    assert!(restarted > 1000, "{restarted} restarts");
+    assert!(allocated <= 16 * restarted, "{allocated} allocations for {restarted} restarts");
 }
 
-/// That the test above would see one: a log group is handed to the disk by a system call.
+/// That the tests above would see one: a log group is handed to the disk by a system call.
 #[test]
 fn a_log_group_is_written_by_a_system_call() {
+    let clock = clock_call();
     let mut driven = Driven::ycsb(64 << 20, |config| config.log = Log::Sync);
-    let (warming, reads, updates) = (
-        driven.draw_ycsb(1000, true, true),
-        driven.draw_ycsb(1000, true, false),
-        driven.draw_ycsb(BATCH, false, true),
-    );
+    let warming = driven.draw_ycsb(1000, true, true);
     driven.run(&warming);
-    let clock = calls::first_call(None, || drop(Instant::now())).map(libc::c_long::from);
+    let (reads, updates) = (driven.draw_ycsb(1000, true, false), driven.draw_ycsb(BATCH, false, true));
     assert_eq!(calls::first_call(clock, || driven.run(&reads)), None, "reads are not logged");
     let first = calls::first_call(clock, || driven.run(&updates));
     assert_eq!(first.map(libc::c_long::from), Some(libc::SYS_io_uring_enter));

@@ -86,8 +86,10 @@ fn a_call_is_found_and_named() {
     assert_eq!(first_call(None, || {}), None);
     let numbers: Vec<u64> = (0..1000).collect();
     assert_eq!(first_call(None, || assert_eq!(std::hint::black_box(&numbers).iter().sum::<u64>(), 499_500)), None);
-    // SAFETY: these have no conditions.
-    let getppid = || drop(std::hint::black_box(unsafe { libc::getppid() }));
+    let getppid = || {
+        // SAFETY: it has no conditions.
+        std::hint::black_box(unsafe { libc::getppid() });
+    };
     assert_eq!(first_call(None, getppid), Some(libc::SYS_getppid as i32));
     assert_eq!(first_call(Some(libc::SYS_getppid), getppid), None);
     let large = || drop(std::hint::black_box(Vec::<u8>::with_capacity(256 << 20)));

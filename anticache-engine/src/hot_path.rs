@@ -242,7 +242,7 @@ fn a_transaction_that_waits_allocates_a_few_times() {
     let allocated = driven.allocations_of(&requests);
     let restarted = driven.partition.counters().restarted - before;
     assert!(restarted > 1000, "{restarted} restarts");
-    assert!(allocated <= 16 * restarted, "{allocated} allocations for {restarted} restarts");
+    assert!(allocated <= 4 * restarted, "{allocated} allocations for {restarted} restarts");
 }
 
 /// That the tests above would see one: a log group is handed to the disk by a system call.

@@ -20,6 +20,8 @@ pub mod describe;
 pub mod durability;
 pub mod error;
 pub mod events;
+#[cfg(test)]
+mod hot_path;
 pub mod inspect;
 pub mod io;
 #[cfg(test)]

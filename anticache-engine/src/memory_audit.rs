@@ -13,11 +13,12 @@ use crate::procedure::ProcedureSet;
 use crate::procedure::tpcc::generate::{Mix, Population, Scale, Seeds, Terminal, TpccTable};
 use crate::storage::region::audit::resident_bytes_of_this_thread;
 
-/// The system's allocator, which counts for each thread the bytes that it has allocated and not freed.
+/// The system's allocator, which counts for each thread the bytes that it has allocated and not freed, and how often it has allocated.
 struct Counting;
 
 thread_local! {
     static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 fn count(bytes: isize) {
@@ -25,10 +26,16 @@ fn count(bytes: isize) {
     let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
 }
 
-// SAFETY: every call is passed on as it is; the counter is a plain thread-local without a destructor, so counting never allocates.
+/// Allocations of this thread so far; what grows in place, or moves to grow, has allocated once more.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+// SAFETY: every call is passed on as it is; the counters are plain thread-locals without destructors, so counting never allocates.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
+        let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
         // SAFETY: the caller's promises are the callee's.
         unsafe { System.alloc(layout) }
     }
@@ -43,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-struct Sink(Vec<u8>);
+pub(crate) struct Sink(pub(crate) Vec<u8>);
 
 impl ReplySink for Sink {
     fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {

@@ -136,6 +136,8 @@ pub struct Gauges {
     pub log_groups: u64,
     /// Bytes of the command log.
     pub log_bytes: u64,
+    /// System calls that hand operations to the disk, or wait for it.
+    pub system_calls_disk: u64,
     /// Bytes of tuple memory.
     pub memory_tuples_bytes: u64,
     /// Bytes of memory for variable-length data.
@@ -154,6 +156,21 @@ pub struct Gauges {
     pub memory_budget_bytes: u64,
 }
 
+/// System calls of a partition's event loop, by what they are for. With those to the disk ([`Gauges::system_calls_disk`]) these are all that the
+/// executor's thread makes for single-partition transactions, except when memory is taken or given back, a log segment ends, or a connection begins
+/// or ends.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct SystemCalls {
+    /// Waits for sockets, disk and other threads.
+    pub system_calls_wait: u64,
+    /// Reads of sockets.
+    pub system_calls_receive: u64,
+    /// Writes to sockets.
+    pub system_calls_send: u64,
+    /// Resets of events, and changes of what is waited for.
+    pub system_calls_event: u64,
+}
+
 /// Adds the integers of `from` to those of `into`, key by key.
 pub fn add_up(
     into: &mut serde_json::Map<String, serde_json::Value>,
@@ -166,7 +183,7 @@ pub fn add_up(
         };
         let sum = into.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
         // A maximum over partitions is their maximum, a percentile at most their largest, everything else is their sum.
-        let is_maximum = ["_max", "_p50", "_p99", "_p999"].iter().any(|suffix| key.ends_with(suffix));
+        let is_maximum = ["_max", "_p50", "_p99", "_p999", "_p9999"].iter().any(|suffix| key.ends_with(suffix));
         let combined = if is_maximum { sum.max(number) } else { sum + number };
         into.insert(key.clone(), combined.into());
     }

@@ -34,7 +34,8 @@ pub struct LruChain {
 
 impl Default for LruChain {
     fn default() -> Self {
-        Self { head: NO_TUPLE, tail: NO_TUPLE, len: 0, marks: VecDeque::new(), linked: 0 }
+        let marks = VecDeque::with_capacity(MOST_MARKS + 1);
+        Self { head: NO_TUPLE, tail: NO_TUPLE, len: 0, marks, linked: 0 }
     }
 }
 

@@ -30,6 +30,7 @@ pub(super) struct KernelRing {
     in_flight: usize,
     unsubmitted: usize,
     event: OwnedFd,
+    pub(super) system_calls: u64,
     /// What the kernel answers to the next submissions.
     #[cfg(test)]
     refusals: Vec<i32>,
@@ -68,6 +69,7 @@ impl KernelRing {
             in_flight: 0,
             unsubmitted: 0,
             event,
+            system_calls: 0,
             #[cfg(test)]
             refusals: Vec::new(),
         })
@@ -150,6 +152,7 @@ impl KernelRing {
         if let Some(errno) = self.refusals.pop() {
             return Err(io::Error::from_raw_os_error(errno));
         }
+        self.system_calls += 1;
         self.unsubmitted -= self.ring.submit_and_wait(wanted)?.min(self.unsubmitted);
         Ok(())
     }

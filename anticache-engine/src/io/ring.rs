@@ -80,6 +80,14 @@ impl IoRing {
         }
     }
 
+    /// System calls that operations have cost.
+    pub fn system_calls(&self) -> u64 {
+        match &self.0 {
+            Backend::Kernel(ring) => ring.system_calls,
+            Backend::Simulated(_) => 0,
+        }
+    }
+
     /// Whether another operation can be started.
     pub fn has_room(&self) -> bool {
         match &self.0 {

@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::io::files::DirectoryLock;
 use crate::partition::multi::Coordinator;
 use crate::partition::{Origin, Partition, ReplySink};
+use crate::stats::SystemCalls;
 
 /// Requests that are run before replies are sent and disk work is looked at.
 const MAX_BATCH: usize = 512;
@@ -151,6 +152,7 @@ pub(super) struct EventLoop {
     requests: Vec<RequestHead>,
     /// An inlet waits only until the others have had their turn.
     again: bool,
+    calls: SystemCalls,
 }
 
 impl Drop for EventLoop {
@@ -190,6 +192,7 @@ impl EventLoop {
             outlets: Outlets::default(),
             requests: Vec::with_capacity(MAX_BATCH),
             again: false,
+            calls: SystemCalls::default(),
         })
     }
 
@@ -230,6 +233,7 @@ impl EventLoop {
             tv_nsec: timeout.subsec_nanos().into(),
         });
         events.clear();
+        self.calls.system_calls_wait += 1;
         let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref());
         self.site.awake(self.id);
         match waited {
@@ -237,6 +241,8 @@ impl EventLoop {
             Err(error) => return Err(error.into()),
         }
         for event in events.iter() {
+            // Each of these three is one to reset.
+            self.calls.system_calls_event += u64::from(event.data.u64() >= OTHERS);
             match event.data.u64() {
                 WAKE => {
                     self.take_connections()?;
@@ -335,6 +341,7 @@ impl EventLoop {
         };
         let mut open = !(inlet.intake == Intake::Ended && broken);
         if inlet.interest.contains(epoll::EventFlags::IN) {
+            self.calls.system_calls_receive += 1;
             match inlet.stream.read(&mut inlet.buffer[inlet.filled..]) {
                 Ok(0) => inlet.intake = Intake::Ended,
                 Ok(_) if inlet.intake == Intake::Discarded => {}
@@ -455,6 +462,9 @@ impl EventLoop {
         let mut stats = self.partition.as_ref().map(|partition| partition.stats()).unwrap_or_default();
         let refused = self.refused.as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
         stats.insert("refused_connections".to_owned(), refused.into());
+        if let Ok(serde_json::Value::Object(calls)) = serde_json::to_value(self.calls) {
+            stats.extend(calls);
+        }
         stats.insert("settings".to_owned(), settings(&self.common.config));
         serde_json::Value::Object(stats).to_string()
     }
@@ -479,6 +489,7 @@ impl EventLoop {
         if outlet.frames.is_empty() {
             return true;
         }
+        self.calls.system_calls_send += 1;
         match inlet.stream.write(&outlet.frames) {
             Ok(sent) => {
                 outlet.frames.drain(..sent);
@@ -525,6 +536,7 @@ impl EventLoop {
         interest.set(epoll::EventFlags::OUT, !outlet.frames.is_empty());
         if interest != inlet.interest {
             let data = epoll::EventData::new_u64(number as u64);
+            self.calls.system_calls_event += 1;
             epoll::modify(&self.epoll, inlet.stream.as_fd(), data, interest)?;
             inlet.interest = interest;
         }

@@ -25,6 +25,7 @@ impl Partition {
             waiting_peak_bytes: self.waiting_peak_bytes,
             log_groups: self.log.as_ref().map_or(0, |log| log.groups_written),
             log_bytes: self.log.as_ref().map_or(0, |log| log.bytes_written),
+            system_calls_disk: self.ring.system_calls(),
             memory_tuples_bytes: sum(|table| table.tuples().allocated_bytes()),
             memory_index_bytes: sum(Table::index_bytes),
             memory_values_bytes: sum(|table| table.values().map_or(0, VarHeap::allocated_bytes)),

@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::anticache::AntiCache;
 use crate::catalog::{Catalog, TableId};
@@ -28,7 +28,7 @@ use crate::io::files::{Files, KernelFiles};
 use crate::io::ring::{Completion, IoRing};
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
 use crate::procedure::ProcedureSet;
-use crate::stats::{Counters, Pauses};
+use crate::stats::{Counters, PauseKind, Pauses};
 use crate::storage::hash_index::hash_key;
 use crate::storage::meter::MemoryMeter;
 use crate::storage::table::Table;
@@ -444,7 +444,10 @@ impl Partition {
     fn run<S: ReplySink>(&mut self, mut invocation: Invocation<'_>, sink: &mut S) {
         let restarts = invocation.restarts;
         while let Some(table) = self.attempt(invocation, sink) {
-            match self.make_room_to_rerun(usize::from(table), (invocation.restarts, invocation.age), sink) {
+            let started = Instant::now();
+            let room = self.make_room_to_rerun(usize::from(table), (invocation.restarts, invocation.age), sink);
+            self.pauses.add(PauseKind::Turn, started);
+            match room {
                 Ok(()) => {}
                 Err(Refusal::AfterRelease) => {
                     let age = self.settled_age(invocation.age);

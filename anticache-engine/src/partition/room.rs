@@ -97,6 +97,7 @@ impl Partition {
             };
             self.counters.log_stalls += 1;
             self.counters.log_stall_us += waited_us;
+            self.pauses.add_us(PauseKind::Turn, waited_us);
         }
     }
 
@@ -106,6 +107,7 @@ impl Partition {
             let (waited_us, completed) = self.stall(sink);
             self.counters.snapshot_stalls += 1;
             self.counters.snapshot_stall_us += waited_us;
+            self.pauses.add_us(PauseKind::Turn, waited_us);
             if completed == 0 && self.ring.in_flight() == 0 {
                 return;
             }

@@ -9,6 +9,7 @@ use crate::anticache::AntiCache;
 use crate::durability::command_log::CommandLog;
 use crate::io::ring::Completion;
 use crate::net::frame::{Status, write_reply};
+use crate::stats::PauseKind;
 use crate::storage::tuples::flag;
 
 /// What a tag of an I/O operation says.
@@ -56,11 +57,20 @@ impl Partition {
     /// Everything between transactions: completed I/O, merges, transactions that became ready, eviction, fetches, group commit. Never waits for
     /// the disk. Call it after each batch and whenever [`IoRing::event`] fires.
     pub fn poll<S: ReplySink>(&mut self, sink: &mut S) {
+        let mut since = Instant::now();
         self.complete_io(sink);
+        let has_ready = self.has_ready();
+        if has_ready {
+            self.pauses.add(PauseKind::Turn, since);
+        }
         self.run_ready(sink);
+        if has_ready {
+            since = Instant::now();
+        }
         self.step_snapshot();
         self.keep_budget();
         self.start_io(sink);
+        self.pauses.add(PauseKind::Turn, since);
     }
 
     /// The part of [`Partition::poll`] that runs no transaction.

@@ -213,6 +213,11 @@ impl Partition {
         }
     }
 
+    /// Whether a transaction may run again now.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.held_back.is_empty()
+    }
+
     pub(super) fn run_ready<S: ReplySink>(&mut self, sink: &mut S) {
         self.let_in();
         // Only those ready now: one that is re-queued on the way waits for the next round.

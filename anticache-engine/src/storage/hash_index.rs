@@ -69,6 +69,8 @@ pub struct HashIndex {
     /// Buckets at the start of the current doubling round, minus one.
     round_mask: u64,
     len: u64,
+    /// The entries of the bucket that is being divided. Kept, because a new bucket comes with every ninth entry or so.
+    divided: Vec<Handle>,
 }
 
 #[inline(always)]
@@ -88,7 +90,9 @@ impl HashIndex {
         main.grow(INITIAL_BUCKETS);
         let mut overflow = RegionVec::with_reserved(max_buckets)?;
         overflow.grow(1);
-        Ok(Self { main, overflow, overflow_free: NO_BUCKET, round_mask: INITIAL_BUCKETS as u64 - 1, len: 0 })
+        let divided = Vec::with_capacity(2 * SLOTS);
+        let round_mask = INITIAL_BUCKETS as u64 - 1;
+        Ok(Self { main, overflow, overflow_free: NO_BUCKET, round_mask, len: 0, divided })
     }
 
     /// Entries held.
@@ -256,15 +260,16 @@ impl HashIndex {
     fn split_one(&mut self, mut hash_of: impl FnMut(Handle) -> u64) {
         let source = self.main.len() - (self.round_mask as usize + 1);
         self.main.grow(1);
-        let mut handles = Vec::with_capacity(2 * SLOTS);
+        let mut handles = std::mem::take(&mut self.divided);
         self.drain_bucket(source, &mut handles);
         if self.main.len() as u64 == 2 * (self.round_mask + 1) {
             self.round_mask = 2 * self.round_mask + 1;
         }
-        for handle in handles {
+        for handle in handles.drain(..) {
             let hash = hash_of(handle);
             self.place(self.bucket_of(hash), hash, handle);
         }
+        self.divided = handles;
     }
 
     fn drain_bucket(&mut self, main_bucket: usize, handles: &mut Vec<Handle>) {

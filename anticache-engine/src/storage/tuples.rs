@@ -323,6 +323,14 @@ impl TupleMemory {
         unsafe { std::slice::from_raw_parts_mut(self.address(id).add(FLAGS_BYTES), self.row_bytes) }
     }
 
+    /// Gives a tuple the row of another.
+    #[inline]
+    pub fn copy_row(&mut self, from: TupleId, to: TupleId) {
+        let (source, target) = (self.address(from), self.address(to));
+        // SAFETY: as in `row_mut`; where the two are one slot, copying it onto itself changes nothing.
+        unsafe { std::ptr::copy(source.add(FLAGS_BYTES), target.add(FLAGS_BYTES), self.row_bytes) }
+    }
+
     /// Brings the first `lines` cache lines of a tuple near.
     #[inline]
     pub fn prefetch(&self, id: TupleId, lines: usize) {

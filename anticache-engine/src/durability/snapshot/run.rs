@@ -12,6 +12,7 @@ use crate::io::AlignedBuf;
 use crate::io::files::DiskFile;
 use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition};
+use crate::stats::PauseKind;
 use crate::storage::table::Table;
 
 /// Numbers of the operations of a snapshot, in their tags.
@@ -172,11 +173,14 @@ impl Partition {
     /// all partitions at one point of the order of multi-partition transactions ([`crate::partition::multi::Coordinator::barrier`]).
     /// Afterwards [`Partition::poll`] carries it on, and [`Partition::snapshot_ended`] says when it has ended.
     pub fn begin_snapshot(&mut self, generation: u64, file: Arc<dyn DiskFile>) {
+        let started = Instant::now();
         self.snapshots.log_bytes_at_last = self.log.as_ref().map_or(0, |log| log.bytes_written);
         if let Err(problem) = self.try_begin_snapshot(generation, file) {
             self.counters.snapshot_errors += 1;
             self.snapshots.ended = Some(Ended { generation, result: Err(problem) });
         }
+        self.pauses.add(PauseKind::Snapshot, started);
+        self.pauses.add(PauseKind::Turn, started);
     }
 
     fn try_begin_snapshot(&mut self, generation: u64, file: Arc<dyn DiskFile>) -> Result<(), String> {
@@ -247,6 +251,7 @@ impl Partition {
         let Some(run) = self.snapshots.run.take_if(|run| run.owner.generation == generation) else {
             return;
         };
+        let started = Instant::now();
         debug_assert_eq!(run.phase, Phase::Ended);
         if let Some(anticache) = &mut self.anticache {
             match verdict {
@@ -274,6 +279,8 @@ impl Partition {
         } else {
             self.meter.give_back(self.snapshots.staging_bytes());
         }
+        self.pauses.add(PauseKind::Snapshot, started);
+        self.pauses.add(PauseKind::Turn, started);
     }
 
     /// Transactions executed so far, restarts included.
@@ -304,6 +311,7 @@ impl Partition {
             *pace = Pace { executed, next_at: Instant::now() + PACE * elapsed };
         }
         self.counters.snapshot_step_us_max = self.counters.snapshot_step_us_max.max(elapsed.as_micros() as u64);
+        self.pauses.add_us(PauseKind::Snapshot, elapsed.as_micros() as u64);
     }
 
     fn notice_problems(&mut self, run: &mut Run) {

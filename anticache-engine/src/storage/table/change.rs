@@ -127,7 +127,7 @@ impl Table {
         let touched: Vec<IndexId> =
             (0..self.indexes.len()).filter(|&index| touches(&self.def.indexes[index])).collect();
         // Only its beginning needs to be part of a key, so it may be longer than any.
-        let mut before = std::mem::take(&mut self.overwritten);
+        let mut before = std::mem::take(&mut self.scratch);
         before.clear();
         before.extend_from_slice(&self.tuples.row(id)[offset..end]);
         self.remove_from(&touched, id);
@@ -136,7 +136,7 @@ impl Table {
         if duplicate.is_some() {
             self.tuples.row_mut(id)[offset..end].copy_from_slice(&before);
         }
-        self.overwritten = before;
+        self.scratch = before;
         for &index in &touched {
             let entered = self.enter(index, id);
             debug_assert!(entered, "the key is free, or its own");

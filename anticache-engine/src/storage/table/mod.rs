@@ -79,8 +79,9 @@ pub struct Table {
     /// until the transaction has ended: otherwise two tables that it writes to could take the same memory from each other for ever.
     wants: Wants,
     accounted_bytes: u64,
-    /// What an update of indexed columns has overwritten, until it is certain that the new key is free.
-    overwritten: Vec<u8>,
+    /// What an update of indexed columns has overwritten, until it is certain that the new key is free; or the indexed columns of a tuple on its way into
+    /// the Evicted Table.
+    scratch: Vec<u8>,
     /// What the snapshot under way has yet to save of the table.
     capture: Option<Box<Capture>>,
 }
@@ -181,7 +182,7 @@ impl Table {
             accesses_since_eviction: 0,
             wants: Wants::default(),
             accounted_bytes: 0,
-            overwritten: Vec::new(),
+            scratch: Vec::new(),
             capture: None,
         };
         table.account(meter);

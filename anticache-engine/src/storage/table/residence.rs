@@ -12,8 +12,11 @@ impl Table {
     pub fn evict(&mut self, id: TupleId, location: Location, meter: &mut MemoryMeter) -> EvictedId {
         self.before_change(id);
         let evicted_id = if self.def.has_var() {
-            let image = self.image(id);
-            self.evicted.insert(location, &image)
+            let mut image = std::mem::take(&mut self.scratch);
+            self.image(id, &mut image);
+            let evicted_id = self.evicted.insert(location, &image);
+            self.scratch = image;
+            evicted_id
         } else {
             self.evicted.insert(location, &self.tuples.row(id)[..self.def.indexed_bytes])
         };
@@ -26,9 +29,10 @@ impl Table {
         evicted_id
     }
 
-    /// The indexed columns as the Evicted Table keeps them.
-    fn image(&self, id: TupleId) -> Vec<u8> {
-        let mut image = self.tuples.row(id)[..self.def.indexed_bytes].to_vec();
+    /// Puts the indexed columns, as the Evicted Table keeps them, in place of what is in `image`.
+    fn image(&self, id: TupleId, image: &mut Vec<u8>) {
+        image.clear();
+        image.extend_from_slice(&self.tuples.row(id)[..self.def.indexed_bytes]);
         for (var, offset) in self.def.var_image_offsets.iter().enumerate() {
             if offset.is_some() {
                 let mut padded = KeyBuf::new();
@@ -36,7 +40,6 @@ impl Table {
                 image.extend_from_slice(&padded);
             }
         }
-        image
     }
 
     /// Eviction's last step for one tuple, when it was copied into the block: its slot is freed.
@@ -189,8 +192,7 @@ impl Table {
         let new = self.tuples.allocate().expect("free slots before the released chunks, counted by the caller");
         let flags = self.flags_after_move(old, new);
         let (next, prev) = (self.tuples.next(old), self.tuples.prev(old));
-        let row = self.tuples.row(old).to_vec();
-        self.tuples.row_mut(new).copy_from_slice(&row);
+        self.tuples.copy_row(old, new);
         self.tuples.set_flags(new, flags);
         self.tuples.set_links(new, next, prev);
         if let Some(chain) = &mut self.chain {
@@ -202,7 +204,7 @@ impl Table {
         }
         if let Some(values) = &mut self.values {
             for &offset in &self.def.var_offsets {
-                values.set_owner(reference(&row, offset), new);
+                values.set_owner(reference(self.tuples.row(new), offset), new);
             }
         }
         self.tuples.free(old);

@@ -1,5 +1,6 @@
 //! The server over TCP.
 
+mod calls;
 mod connections;
 mod inspect;
 mod partitions;

@@ -8,3 +8,4 @@ pub mod lists;
 pub mod notes;
 pub mod replies;
 pub mod served;
+pub mod traced;

@@ -327,7 +327,7 @@ impl Table {
         }
     }
 
-    /// Second stage: the tuple that the bucket most probably leads to. Returns it when it is resident.
+    /// Second stage: the tuple that the bucket most probably leads to, or its Evicted Table entry. Returns it when it is resident.
     #[inline]
     pub fn prefetch_tuple(&self, hash: u64, lines: usize) -> Option<TupleId> {
         let Some(Index::Hash(index)) = self.indexes.first() else {
@@ -341,7 +341,10 @@ impl Table {
                 }
                 Some(id)
             }
-            Found::Evicted(_) => None,
+            Found::Evicted(id) => {
+                self.evicted.prefetch(id);
+                None
+            }
         }
     }
 

@@ -51,7 +51,7 @@ pub enum EvictFrom {
 pub enum FetchUnit {
     /// All of it, as in the paper (§3.4).
     Block,
-    /// With tuple-merge, the sectors from the first to the last wanted tuple, unless the block is to be merged whole. Not in the paper.
+    /// With tuple-merge, the sectors in which a wanted tuple lies, unless the block is to be merged whole. Not in the paper.
     Sectors,
 }
 
@@ -420,6 +420,12 @@ impl Config {
         usize::try_from(sixteenth).unwrap_or(MAX_BUFFERS).clamp(MIN_BUFFERS, MAX_BUFFERS)
     }
 
+    /// Buffers for the sectors in which a tuple lies, `span_bytes` each: as many as a disk can serve at once, or a sixty-fourth of the budget.
+    pub fn sector_buffers_per_partition(&self, span_bytes: usize) -> usize {
+        let share = self.partition_budget_bytes() / 64 / span_bytes as u64;
+        usize::try_from(share).unwrap_or(MAX_SECTOR_BUFFERS).clamp(MIN_BUFFERS, MAX_SECTOR_BUFFERS)
+    }
+
     /// Blocks that one eviction writes: as configured, or a quarter of the buffers, at most 8.
     pub fn blocks_per_eviction(&self) -> usize {
         if self.eviction_blocks > 0 {
@@ -456,6 +462,8 @@ const BUFFERS_FOR_FETCHES: usize = 2;
 const MAX_CHECK_INTERVAL_US: u64 = 60_000_000;
 /// Most: beyond this many reads in flight a disk gains nothing.
 pub const MAX_BUFFERS: usize = 64;
+/// Most fetches of sectors in flight.
+pub const MAX_SECTOR_BUFFERS: usize = 256;
 
 #[cfg(test)]
 mod tests {

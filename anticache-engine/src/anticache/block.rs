@@ -21,8 +21,6 @@
 //! A tuple's checksum covers block id, creation time, offset, entry, length and row, so that a stale or misplaced block, or a wrong offset, is
 //! noticed for each tuple alone: tuple-merge verifies only what it takes, and a later reader may fetch only the sectors it needs.
 
-use std::ops::Range;
-
 use super::evicted_table::EvictedId;
 use crate::catalog::TableId;
 use crate::error::BlockError;
@@ -145,9 +143,13 @@ impl BlockBuilder {
 #[derive(Debug, Clone, Copy)]
 pub struct BlockView<'block> {
     identity: BlockIdentity,
+    /// What was read of it.
     bytes: &'block [u8],
-    /// Where its first readable tuple may begin.
+    /// Where that lies in the block.
+    start: usize,
+    /// Where its first readable tuple may begin, in the block.
     first: usize,
+    /// Where its last one ends.
     used: usize,
     tuples: u32,
 }
@@ -195,13 +197,17 @@ impl<'block> BlockView<'block> {
         if !(BLOCK_HEADER_BYTES..=bytes.len()).contains(&used) {
             return Err(wrong(format!("{used} bytes used"), format!("at most {}", bytes.len())));
         }
-        Ok(Self { identity, bytes, first: BLOCK_HEADER_BYTES, used, tuples: u32_at(bytes, 12) })
+        Ok(Self { identity, bytes, start: 0, first: BLOCK_HEADER_BYTES, used, tuples: u32_at(bytes, 12) })
     }
 
-    /// A block of which only a `part` was read, at its place in `bytes`. Without the header, a tuple's own checksum tells whether it is the wanted
-    /// block's.
-    pub fn of_part(identity: BlockIdentity, bytes: &'block [u8], part: &Range<usize>) -> Self {
-        Self { identity, bytes, first: part.start.max(BLOCK_HEADER_BYTES), used: part.end.min(bytes.len()), tuples: 0 }
+    /// A block of which only the `bytes` from `start` on were read. Without the header, a tuple's own checksum tells whether it is the wanted block's.
+    pub fn of_part(identity: BlockIdentity, bytes: &'block [u8], start: usize) -> Self {
+        Self { identity, bytes, start, first: start.max(BLOCK_HEADER_BYTES), used: start + bytes.len(), tuples: 0 }
+    }
+
+    /// Whether a tuple at this offset begins in what was read.
+    pub fn covers(&self, offset: u32) -> bool {
+        (self.first..self.used).contains(&(offset as usize))
     }
 
     /// Tuples that were put into the block, holes included.
@@ -219,14 +225,15 @@ impl<'block> BlockView<'block> {
         if start > self.used || (offset as usize) < self.first {
             return Err(BlockError::TupleBounds { block_id, offset, length: 0 });
         }
-        let length = u32_at(self.bytes, offset as usize);
+        let at = offset as usize - self.start;
+        let length = u32_at(self.bytes, at);
         let Some(end) = start.checked_add(length as usize).filter(|&end| end <= self.used) else {
             return Err(BlockError::TupleBounds { block_id, offset, length });
         };
-        let row = &self.bytes[start..end];
-        let entry = u32_at(self.bytes, offset as usize + 8);
+        let row = &self.bytes[start - self.start..end - self.start];
+        let entry = u32_at(self.bytes, at + 8);
         let expected = self.identity.tuple_checksum(offset, entry, row);
-        let found = u32_at(self.bytes, offset as usize + 4);
+        let found = u32_at(self.bytes, at + 4);
         if found != expected {
             return Err(BlockError::TupleChecksum { block_id, offset, found, expected });
         }

@@ -15,6 +15,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
+use super::FetchKey;
 use super::block::{BLOCK_HEADER_BYTES, BlockBuilder, BlockIdentity, BlockTuple, BlockView};
 use super::block_table::{BlockState, BlockTable, Place};
 use super::evicted_table::{EvictedId, Location};
@@ -274,7 +275,7 @@ impl Partition {
         let (blocks, fetches) = (&anticache.blocks, &anticache.fetches);
         let unchanged = |identity: &BlockIdentity| {
             blocks.find(identity.block_id).is_some_and(|state| state.identity == *identity)
-                && !fetches.contains_key(&identity.block_id)
+                && !fetches.contains_key(&FetchKey::whole(identity.block_id))
         };
         let mut next = std::iter::from_fn(|| run.sources.pop_front());
         let source = if run.is_full { None } else { next.find(unchanged) };
@@ -389,12 +390,12 @@ impl Partition {
         };
         let new_id = run.identity.block_id;
         let table = &mut self.tables[usize::from(run.identity.table)];
-        // A fetch under way knows where in the old block its tuples are: there they stay.
+        // A fetch of the whole block finds its tuples where they are: there they stay. One of sectors is asked for again by who waits for it.
         let replaceable: Vec<bool> = (run.taken.iter())
             .map(|source| {
                 let state = anticache.blocks.find(source.block_id);
                 state.is_some_and(|state| state.identity == *source)
-                    && !anticache.fetches.contains_key(&source.block_id)
+                    && !anticache.fetches.contains_key(&FetchKey::whole(source.block_id))
             })
             .collect();
         let mut moved = vec![0; run.taken.len()];

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::storage::region::RegionVec;
+use crate::storage::region::{RegionVec, prefetch};
 
 /// Position of an entry.
 pub type EvictedId = u32;
@@ -160,6 +160,13 @@ impl EvictedTable {
     #[inline]
     pub fn image(&self, id: EvictedId) -> &[u8] {
         &self.images.as_slice()[id as usize * self.image_bytes..][..self.image_bytes]
+    }
+
+    /// Brings an entry near.
+    #[inline]
+    pub fn prefetch(&self, id: EvictedId) {
+        prefetch(self.locations.as_slice().as_ptr().wrapping_add(id as usize).cast());
+        prefetch(self.images.as_slice().as_ptr().wrapping_add(id as usize * self.image_bytes));
     }
 
     /// Removes an entry (its tuple is in memory again).

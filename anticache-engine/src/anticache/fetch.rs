@@ -1,7 +1,7 @@
 //! Fetch and merge (paper §3.4): bringing evicted tuples back without blocking the partition.
 //!
-//! 1. a pre-pass asks for tuples; those of one block share one fetch, also with other transactions;
-//! 2. the block, or the sectors of it that are needed, is read into a staging buffer, or taken from the buffer in which it still waits to be
+//! 1. a pre-pass asks for tuples; those of one block, or of one of its sectors, share one fetch, also with other transactions;
+//! 2. the block, or the sectors in which these tuples lie, is read into a staging buffer, or taken from the buffer in which it still waits to be
 //!    written; many reads are in flight;
 //! 3. its header is checked, and room made for the tuples that will be merged;
 //! 4. tuple-merge brings back the wanted tuples and leaves stale entries (holes); block-merge, and tuple-merge at a block whose holes have
@@ -14,7 +14,7 @@ use std::time::Instant;
 use super::block::{BlockTuple, BlockView, TUPLE_PREFIX_BYTES};
 use super::block_table::{BlockState, Place};
 use super::evicted_table::{EvictedId, Location};
-use super::{AntiCache, Fetch, Room};
+use super::{AntiCache, Fetch, FetchKey, Room};
 use crate::catalog::TableId;
 use crate::config::{FetchUnit, Merge};
 use crate::error::BlockError;
@@ -53,10 +53,10 @@ impl Partition {
         };
         let mut pending = 0;
         for &(table, evicted_id) in wanted {
-            let block_id = self.tables[usize::from(table)].evicted().location(evicted_id).block_id;
-            let fetch = anticache.fetches.entry(block_id).or_insert_with(|| {
-                anticache.queue.push_back(block_id);
-                Fetch { table, wanted: Vec::new(), waiters: Vec::new(), part: None, waits_since: None }
+            let key = anticache.key_for(self.tables[usize::from(table)].evicted().location(evicted_id));
+            let fetch = anticache.fetches.entry(key).or_insert_with(|| {
+                anticache.queue.push_back(key);
+                Fetch { table, wanted: Vec::new(), waiters: Vec::new(), read: None, waits_since: None }
             });
             fetch.wanted.push((evicted_id, waiter));
             // Nobody else asks for anything in between.
@@ -72,39 +72,9 @@ impl Partition {
 
     /// Step 2: starts as many reads as there are buffers.
     pub(crate) fn start_fetches(&mut self) {
-        loop {
-            let Some(anticache) = &mut self.anticache else {
+        while let Some(&key) = self.anticache.as_ref().and_then(|anticache| anticache.queue.front()) {
+            if !self.start_fetch(key) {
                 return;
-            };
-            let Some(&block_id) = anticache.queue.front() else {
-                return;
-            };
-            match anticache.blocks.get(block_id).place {
-                Place::Writing { .. } | Place::Unwritten => {
-                    let started = Instant::now();
-                    if self.defers_merge() || !self.merge_fetched(block_id, None) {
-                        return;
-                    }
-                    self.pauses.add(PauseKind::Merge, started);
-                }
-                Place::Stored => {
-                    if anticache.buffers.available() <= anticache.reserved_buffers() || !self.ring.has_room() {
-                        return;
-                    }
-                    let Some(buffer) = anticache.buffers.take() else {
-                        return;
-                    };
-                    let part = anticache.part_to_read(block_id, &self.tables);
-                    let bytes = part.clone().unwrap_or(0..buffer.len());
-                    self.counters.fetched_blocks += 1;
-                    self.counters.fetched_bytes += bytes.len() as u64;
-                    if let Some(fetch) = anticache.fetches.get_mut(&block_id) {
-                        fetch.part = part;
-                    }
-                    let offset = anticache.blocks.file_offset(block_id);
-                    self.ring.read_part(anticache.blocks.file(), offset, buffer, bytes, IoTag::Fetch(block_id).pack());
-                    self.events.add(EventKind::Fetch, Amounts { block: block_id, blocks: 1, ..Amounts::default() });
-                }
             }
             if let Some(anticache) = &mut self.anticache {
                 anticache.queue.pop_front();
@@ -112,20 +82,67 @@ impl Partition {
         }
     }
 
+    /// Step 2 for one fetch; false when it has to wait.
+    fn start_fetch(&mut self, key: FetchKey) -> bool {
+        let Some(anticache) = &mut self.anticache else {
+            return true;
+        };
+        let place = anticache.blocks.find(key.block_id).map(|state| state.place);
+        let wanted = anticache.wanted_part(key, &self.tables);
+        match (place, wanted) {
+            (Some(Place::Stored), Some(part)) => {
+                let Some(buffer) = self.ring.has_room().then(|| anticache.take_for(key)).flatten() else {
+                    return false;
+                };
+                let part = if key.sector.is_some() { part } else { 0..buffer.len() };
+                let (file, offset) = (anticache.blocks.file(), anticache.blocks.file_offset(key.block_id));
+                let tag = IoTag::Fetch(key.pack()).pack();
+                self.ring.read_some(file, offset + part.start as u64, buffer, part.len(), tag);
+                self.counters.fetched_blocks += 1;
+                self.counters.fetched_bytes += part.len() as u64;
+                let created_us = anticache.blocks.get(key.block_id).identity.created_us;
+                if let Some(fetch) = anticache.fetches.get_mut(&key) {
+                    fetch.read = Some((part, created_us));
+                }
+                self.events.add(EventKind::Fetch, Amounts { block: key.block_id, blocks: 1, ..Amounts::default() });
+                true
+            }
+            (Some(Place::Writing { .. } | Place::Unwritten), Some(_)) => {
+                let started = Instant::now();
+                let is_done = !self.defers_merge() && self.merge_fetched(key, None);
+                if is_done {
+                    self.pauses.add(PauseKind::Merge, started);
+                }
+                is_done
+            }
+            // What was wanted of it is in memory or elsewhere.
+            (_, None) | (None, _) => {
+                self.end_fetch(key);
+                true
+            }
+        }
+    }
+
+    /// Ends a fetch; who waits for it runs again and sees where its tuples are.
+    fn end_fetch(&mut self, key: FetchKey) {
+        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&key));
+        self.release_waiters(fetch.map(|fetch| fetch.waiters).unwrap_or_default(), None);
+    }
+
     /// A read ended.
-    pub(crate) fn block_read(&mut self, block_id: u32, mut completion: Completion) {
-        let buffer = completion.buffers.pop();
+    pub(crate) fn fetched(&mut self, packed_key: u64, mut completion: Completion) {
+        let (key, buffer) = (FetchKey::unpack(packed_key), completion.buffers.pop());
         let Some(anticache) = &mut self.anticache else {
             return;
         };
         match (completion.result, buffer) {
-            (Ok(()), Some(buffer)) => anticache.backlog.push_back((block_id, buffer)),
+            (Ok(()), Some(buffer)) => anticache.backlog.push_back((key, buffer)),
             (result, buffer) => {
                 if let Some(buffer) = buffer {
-                    anticache.buffers.give_back(buffer);
+                    anticache.give_back_of(key, buffer);
                 }
                 let problem = result.err().map_or_else(|| "no buffer".to_owned(), |error| error.to_string());
-                self.fetch_failed(block_id, &BlockError::Read { block_id, problem });
+                self.fetch_failed(key, &BlockError::Read { block_id: key.block_id, problem });
             }
         }
     }
@@ -153,35 +170,31 @@ impl Partition {
 
     fn merge_backlog(&mut self) {
         while !self.defers_merge() {
-            let Some((block_id, buffer)) = self.anticache.as_mut().and_then(|anticache| anticache.backlog.pop_front())
+            let Some((key, buffer)) = self.anticache.as_mut().and_then(|anticache| anticache.backlog.pop_front())
             else {
                 return;
             };
-            let is_done = self.merge_fetched(block_id, Some(&buffer));
+            let is_done = self.reads_again(key) || self.merge_fetched(key, Some(&buffer));
             if let Some(anticache) = &mut self.anticache {
                 if is_done {
-                    anticache.buffers.give_back(buffer);
+                    anticache.give_back_of(key, buffer);
                 } else {
-                    return anticache.backlog.push_front((block_id, buffer));
+                    return anticache.backlog.push_front((key, buffer));
                 }
             }
         }
     }
 
-    /// Steps 3 to 5 for a block that was `read`, or is on its way to disk; false when there is no room for its tuples now. Room is made for their
+    /// Steps 3 to 5 for what was `read`, or a block that is on its way to disk; false when there is no room for its tuples now. Room is made for their
     /// slots; when a text finds none, what was merged so far is kept, and room is made for that, before anybody else can take it.
-    fn merge_fetched(&mut self, block_id: u32, read: Option<&AlignedBuf>) -> bool {
+    fn merge_fetched(&mut self, key: FetchKey, read: Option<&AlignedBuf>) -> bool {
         let is_from_buffer = read.is_none();
-        if read.is_some() && self.reads_again(block_id) {
-            return true;
-        }
         // Merges in a row that brought nothing back: one may be short of memory for each text of its first row.
         let mut in_vain = 0;
         // Where there is no room for all of a block, what is wanted of it must do.
-        let part = self.anticache.as_ref().and_then(|anticache| anticache.fetches.get(&block_id)?.part.clone());
-        let mut may_be_whole = part.is_none();
+        let mut may_be_whole = key.sector.is_none();
         loop {
-            match self.make_room_for(block_id, may_be_whole) {
+            match self.make_room_for(key, may_be_whole) {
                 Room::Made => {}
                 Room::AfterOthers | Room::Nothing if may_be_whole => {
                     may_be_whole = false;
@@ -189,81 +202,77 @@ impl Partition {
                 }
                 Room::Wait => return false,
                 Room::AfterOthers => {
-                    self.postpone_fetch(block_id);
+                    self.postpone_fetch(key);
                     return true;
                 }
                 Room::Nothing => {
-                    self.refuse_oldest(block_id);
+                    self.refuse_oldest(key);
                     return true;
                 }
             }
             let Some(anticache) = &mut self.anticache else {
                 return true;
             };
-            let Some(fetch) = anticache.fetches.get(&block_id) else {
+            let Some(fetch) = anticache.fetches.get(&key) else {
                 return true;
             };
-            let state = *anticache.blocks.get(block_id);
+            let state = *anticache.blocks.get(key.block_id);
             let whole = may_be_whole && anticache.merges_whole(&state);
-            let bytes = match (read, state.place) {
-                (Some(buffer), _) => buffer,
-                (None, Place::Writing { operation, index }) => &self.ring.buffers(operation)[index],
-                (None, Place::Unwritten) => &anticache.unwritten[&block_id],
-                (None, Place::Stored) => unreachable!("making room reaps no completion, so a write cannot end in it"),
+            let view = match (read, &fetch.read, state.place) {
+                (Some(buffer), Some((part, _)), _) if key.sector.is_some() => {
+                    Ok(BlockView::of_part(state.identity, &buffer[..part.len()], part.start))
+                }
+                (Some(buffer), ..) => BlockView::open(state.identity, buffer),
+                (None, _, Place::Writing { operation, index }) => {
+                    BlockView::open(state.identity, &self.ring.buffers(operation)[index])
+                }
+                (None, _, Place::Unwritten) => BlockView::open(state.identity, &anticache.unwritten[&key.block_id]),
+                (None, _, Place::Stored) => {
+                    unreachable!("making room reaps no completion, so a write cannot end in it")
+                }
             };
             let table = &mut self.tables[usize::from(fetch.table)];
-            let view = match &part {
-                Some(part) => Ok(BlockView::of_part(state.identity, bytes, part)),
-                None => BlockView::open(state.identity, bytes),
-            };
             let result = view.and_then(|view| {
-                merge(
-                    table,
-                    &mut self.meter,
-                    &mut self.counters,
-                    view,
-                    state.identity.block_id,
-                    &fetch.entries(),
-                    whole,
-                )
+                merge(table, &mut self.meter, &mut self.counters, view, key.block_id, &fetch.entries(), whole)
             });
             in_vain = if result.as_ref().is_ok_and(|merged| merged.tuples == 0) { in_vain + 1 } else { 0 };
             let may_go_on = in_vain <= table.def().var_offsets.len();
-            if self.end_merge(block_id, whole, may_go_on, result) {
+            if self.end_merge(key, whole, may_go_on, result) {
                 self.counters.fetched_from_buffer += u64::from(is_from_buffer);
                 return true;
             }
         }
     }
 
-    /// Starts over with a fetch of which only a part was read, when something else of the block is wanted since.
-    fn reads_again(&mut self, block_id: u32) -> bool {
+    /// Starts over with a fetch when what is wanted now is not in what was read: other sectors, or it is not in this block any more.
+    fn reads_again(&mut self, key: FetchKey) -> bool {
         let Some(anticache) = &mut self.anticache else {
             return false;
         };
-        let Some(part) = anticache.fetches.get(&block_id).and_then(|fetch| fetch.part.clone()) else {
+        let Some((part, created_us)) = anticache.fetches.get(&key).and_then(|fetch| fetch.read.clone()) else {
             return false;
         };
+        let is_same = anticache.blocks.find(key.block_id).is_some_and(|state| state.identity.created_us == created_us);
         let is_read = |needed: Range<usize>| part.start <= needed.start && needed.end <= part.end;
-        if anticache.wanted_part(block_id, &self.tables).is_none_or(is_read) {
+        if is_same && anticache.wanted_part(key, &self.tables).is_some_and(is_read) {
             return false;
         }
-        anticache.queue.push_front(block_id);
+        anticache.queue.push_front(key);
         anticache.again = true;
         true
     }
 
     /// Room for the tuples of a block that are wanted; for all of them if they `may_be` merged, but then nobody else gives up anything for it.
-    fn make_room_for(&mut self, block_id: u32, may_be_whole: bool) -> Room {
+    fn make_room_for(&mut self, key: FetchKey, may_be_whole: bool) -> Room {
         let Some(anticache) = &self.anticache else {
             return Room::Made;
         };
-        let Some(fetch) = anticache.fetches.get(&block_id) else {
+        let Some(fetch) = anticache.fetches.get(&key) else {
             return Room::Made;
         };
-        let state = anticache.blocks.get(block_id);
+        let state = anticache.blocks.get(key.block_id);
         let whole = may_be_whole && anticache.merges_whole(state);
-        let count = if whole { u64::from(state.live()) } else { fetch.entries().len() as u64 };
+        let count = if whole { u64::from(state.live()) } else { fetch.distinct() };
         let (table, age) = (usize::from(fetch.table), if whole { Age::NEW } else { self.oldest(&fetch.waiters) });
         // Two groups later all is durable that was not: what is not now was written again, and may be again and again.
         let groups = self.log.as_ref().map_or(0, |log| log.groups_written);
@@ -275,7 +284,7 @@ impl Partition {
             }
             room => room,
         };
-        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.get_mut(&block_id));
+        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.get_mut(&key));
         if let Some(fetch) = fetch.filter(|_| room == Room::Wait) {
             fetch.waits_since.get_or_insert(groups);
         }
@@ -292,11 +301,12 @@ impl Partition {
 
     /// Step 5, and the block's holes. False when there is more to merge, for which room has to be made: if the merging
     /// `may_go_on`.
-    fn end_merge(&mut self, block_id: u32, whole: bool, may_go_on: bool, result: Result<Merged, BlockError>) -> bool {
+    fn end_merge(&mut self, key: FetchKey, whole: bool, may_go_on: bool, result: Result<Merged, BlockError>) -> bool {
+        let block_id = key.block_id;
         let Some(anticache) = &mut self.anticache else {
             return true;
         };
-        let Some(fetch) = anticache.fetches.remove(&block_id) else {
+        let Some(fetch) = anticache.fetches.remove(&key) else {
             return true;
         };
         let mut merged = match result {
@@ -335,25 +345,25 @@ impl Partition {
         } else if is_done {
             self.release_waiters(fetch.waiters, None);
         } else if let Some(anticache) = &mut self.anticache {
-            anticache.fetches.insert(block_id, fetch);
+            anticache.fetches.insert(key, fetch);
             return false;
         }
         true
     }
 
     /// Gives a fetch up for which there is no room before older transactions have ended: who waits for it will run, and ask for it, again.
-    fn postpone_fetch(&mut self, block_id: u32) {
-        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&block_id));
+    fn postpone_fetch(&mut self, key: FetchKey) {
+        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&key));
         let waiters = fetch.map(|fetch| fetch.waiters).unwrap_or_default();
         waiters.iter().for_each(|&id| self.rob(id));
         self.release_waiters(waiters, None);
     }
 
     /// Ends a fetch for which there is no room, whatever others give up: the oldest of its waiters needs too much, the others may fit without it.
-    fn refuse_oldest(&mut self, block_id: u32) {
-        let error = self.no_memory(block_id);
-        self.block_failed(block_id);
-        let Some(fetch) = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&block_id)) else {
+    fn refuse_oldest(&mut self, key: FetchKey) {
+        let error = self.no_memory(key.block_id);
+        self.block_failed(key.block_id);
+        let Some(fetch) = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&key)) else {
             return;
         };
         let oldest = self.oldest(&fetch.waiters);
@@ -369,9 +379,9 @@ impl Partition {
         self.events.add(EventKind::BlockError, Amounts { block: block_id, ..Amounts::default() });
     }
 
-    fn fetch_failed(&mut self, block_id: u32, error: &BlockError) {
-        self.block_failed(block_id);
-        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&block_id));
+    fn fetch_failed(&mut self, key: FetchKey, error: &BlockError) {
+        self.block_failed(key.block_id);
+        let fetch = self.anticache.as_mut().and_then(|anticache| anticache.fetches.remove(&key));
         if let Some(fetch) = fetch {
             self.release_waiters(fetch.waiters, Some(error));
         }
@@ -394,22 +404,25 @@ impl Partition {
 }
 
 impl AntiCache {
-    /// What of a block is to be read, where not all of it is.
-    fn part_to_read(&self, block_id: u32, tables: &[Table]) -> Option<Range<usize>> {
-        let may_be_part = self.fetch_unit == FetchUnit::Sectors && !self.merges_whole(self.blocks.get(block_id));
-        may_be_part.then(|| self.wanted_part(block_id, tables)).flatten()
+    /// What is read for a tuple that is wanted.
+    fn key_for(&self, location: Location) -> FetchKey {
+        if self.fetch_unit == FetchUnit::Sectors && !self.merges_whole(self.blocks.get(location.block_id)) {
+            FetchKey::sector_of(location)
+        } else {
+            FetchKey::whole(location.block_id)
+        }
     }
 
-    /// The sectors of a block from the first to the last tuple that is wanted of it; a tuple's length is not known before it was read.
-    fn wanted_part(&self, block_id: u32, tables: &[Table]) -> Option<Range<usize>> {
-        let fetch = self.fetches.get(&block_id)?;
+    /// The sectors of a block from the first to the last tuple that a fetch is to bring; a tuple's length is not known before it was read. None when
+    /// all of them are in memory or elsewhere.
+    fn wanted_part(&self, key: FetchKey, tables: &[Table]) -> Option<Range<usize>> {
+        let fetch = self.fetches.get(&key)?;
         let table = &tables[usize::from(fetch.table)];
-        let is_here = |entry: EvictedId| {
-            let evicted = table.evicted();
-            let here = evicted.is_live(entry).then(|| evicted.location(entry))?;
-            (here.block_id == block_id).then_some(here.offset as usize)
+        let offset_of = |entry: EvictedId| {
+            let location = table.evicted().is_live(entry).then(|| table.evicted().location(entry))?;
+            key.leads_to(location).then_some(location.offset as usize)
         };
-        let offsets = || fetch.wanted.iter().filter_map(|&(entry, _)| is_here(entry));
+        let offsets = || fetch.wanted.iter().filter_map(|&(entry, _)| offset_of(entry));
         let (first, last) = (offsets().min()?, offsets().max()?);
         let longest = TUPLE_PREFIX_BYTES + table.def().max_serialized_bytes();
         let end = (last + longest).next_multiple_of(DIRECT_IO_ALIGN_BYTES).min(self.blocks.block_bytes());
@@ -459,7 +472,8 @@ pub fn merge(
             counters.block_errors += u64::from(checked.is_err());
             // Those merged before room ran out are not here any more.
             let is_here = |entry: &EvictedId| {
-                table.evicted().is_live(*entry) && table.evicted().location(*entry).block_id == block_id
+                let location = table.evicted().is_live(*entry).then(|| table.evicted().location(*entry));
+                location.is_some_and(|location| location.block_id == block_id && view.covers(location.offset))
             };
             let tuples: Vec<BlockTuple<'_>> = (wanted.iter().copied().filter(is_here))
                 .map(|entry| {

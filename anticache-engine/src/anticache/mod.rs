@@ -1,6 +1,7 @@
 //! Anti-caching (paper §3): what is cold goes to disk in blocks, and comes back when a transaction asks for it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use crate::catalog::TableId;
 use crate::config::{Compaction, Config, EvictFrom, FetchUnit, Merge};
 use crate::error::StartError;
 use crate::io::files::Files;
-use crate::io::{AlignedBuf, aligned_buf};
+use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf};
 use crate::partition::WaitingId;
 use crate::storage::meter::MemoryMeter;
 
@@ -27,29 +28,35 @@ pub mod single_chain;
 
 pub(crate) use budget::Room;
 
-use block::BlockIdentity;
+use block::{BlockIdentity, TUPLE_PREFIX_BYTES};
 use block_table::BlockTable;
 use compaction::Compactor;
-use evicted_table::EvictedId;
+use evicted_table::{EvictedId, Location};
 use eviction::Eviction;
 use shares::Share;
 
 /// How soon to look again at fetches that wait for room, when no completion will wake the event loop.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Buffers of one block each, for evictions and fetches together. They are counted against the memory budget from the start and taken from
-/// the kernel when first used.
+/// A hash table for numbers that nobody chooses.
+pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<rapidhash::fast::RapidHasher<'static>>>;
+
+/// Buffers of one size. They are counted against the memory budget from the start and taken from the kernel when first used.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     free: Vec<AlignedBuf>,
     not_made: usize,
     total: usize,
-    block_bytes: usize,
+    buffer_bytes: usize,
 }
 
 impl BufferPool {
-    fn new(total: usize, block_bytes: usize) -> Self {
-        Self { free: Vec::new(), not_made: total, total, block_bytes }
+    fn new(total: usize, buffer_bytes: usize) -> Self {
+        Self { free: Vec::new(), not_made: total, total, buffer_bytes }
+    }
+
+    fn bytes(&self) -> usize {
+        self.total * self.buffer_bytes
     }
 
     fn available(&self) -> usize {
@@ -61,11 +68,11 @@ impl BufferPool {
             return Some(buffer);
         }
         self.not_made = self.not_made.checked_sub(1)?;
-        Some(aligned_buf(self.block_bytes))
+        Some(aligned_buf(self.buffer_bytes))
     }
 
     fn give_back(&mut self, buffer: AlignedBuf) {
-        debug_assert_eq!(buffer.len(), self.block_bytes);
+        debug_assert_eq!(buffer.len(), self.buffer_bytes);
         self.free.push(buffer);
     }
 }
@@ -75,15 +82,48 @@ pub(crate) fn block_file(partition: u32, directory: &Path) -> PathBuf {
     directory.join(format!("blocks-{partition:04}.db"))
 }
 
-/// A block on its way from disk, with everything that waits for it.
+/// What is read at once: a block, or some sectors of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FetchKey {
+    block_id: u32,
+    /// The sector in which the wanted tuples begin; none = the whole block.
+    sector: Option<u16>,
+}
+
+impl FetchKey {
+    fn whole(block_id: u32) -> Self {
+        Self { block_id, sector: None }
+    }
+
+    fn sector_of(location: Location) -> Self {
+        let sector = location.offset / DIRECT_IO_ALIGN_BYTES as u32;
+        Self { block_id: location.block_id, sector: Some(sector as u16) }
+    }
+
+    /// Whether a tuple at this place is read with it.
+    fn leads_to(self, location: Location) -> bool {
+        self.block_id == location.block_id && self.sector.is_none_or(|_| self == Self::sector_of(location))
+    }
+
+    /// As a number of 48 bits.
+    fn pack(self) -> u64 {
+        u64::from(self.block_id) << 16 | self.sector.map_or(0, |sector| u64::from(sector) + 1)
+    }
+
+    fn unpack(packed: u64) -> Self {
+        Self { block_id: (packed >> 16) as u32, sector: (packed as u16).checked_sub(1) }
+    }
+}
+
+/// A block, or sectors of it, on the way from disk, with everything that waits for it.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub(crate) table: TableId,
-    /// What each transaction that waits for it wants of it.
+    /// What each transaction that waits for it wants of the block.
     pub(crate) wanted: Vec<(EvictedId, WaitingId)>,
     pub(crate) waiters: Vec<WaitingId>,
-    /// Which bytes of the block were asked for, where that is not all of it.
-    part: Option<Range<usize>>,
+    /// Which bytes of the block were asked for last, and when that block was made.
+    read: Option<(Range<usize>, u64)>,
     /// Groups of the log that had been written when it first had to wait for memory.
     waits_since: Option<u64>,
 }
@@ -96,13 +136,23 @@ impl Fetch {
         entries.dedup();
         entries
     }
+
+    /// How many tuples are wanted.
+    fn distinct(&self) -> u64 {
+        if self.wanted.len() > 1 { self.entries().len() as u64 } else { self.wanted.len() as u64 }
+    }
 }
 
 /// The anti-cache of one partition.
 pub(crate) struct AntiCache {
     partition: u32,
     pub(crate) blocks: BlockTable,
+    /// Of one block each, for evictions, compaction and fetches of whole blocks.
     buffers: BufferPool,
+    /// For fetches of sectors; none as long as there are no such.
+    sector_buffers: BufferPool,
+    /// What the sectors may take in which a tuple lies, from the beginning of the first one.
+    sector_span_bytes: usize,
     /// Buffers that fetches leave to evictions, which must never wait for fetches: a fetch needs room, and only evictions make room.
     reserved_for_eviction: usize,
     blocks_per_eviction: usize,
@@ -129,12 +179,11 @@ pub(crate) struct AntiCache {
     hole_threshold: f64,
     /// Background compaction, where it is configured.
     compactor: Option<Compactor>,
-    /// By block id.
-    fetches: HashMap<u32, Fetch>,
+    fetches: NumberMap<FetchKey, Fetch>,
     /// Fetches that wait for a buffer.
-    queue: VecDeque<u32>,
-    /// Blocks that were read and wait for room in memory.
-    backlog: VecDeque<(u32, AlignedBuf)>,
+    queue: VecDeque<FetchKey>,
+    /// What was read and waits for room in memory.
+    backlog: VecDeque<(FetchKey, AlignedBuf)>,
     /// Ids of the blocks of each eviction's write in flight, by its number.
     writes: HashMap<u32, Vec<u32>>,
     next_write: u32,
@@ -172,6 +221,8 @@ impl AntiCache {
             partition,
             blocks,
             buffers: BufferPool::new(config.buffers_per_partition(), config.eviction_block_bytes),
+            sector_buffers: BufferPool::new(0, DIRECT_IO_ALIGN_BYTES),
+            sector_span_bytes: DIRECT_IO_ALIGN_BYTES,
             reserved_for_eviction: 2 * blocks_per_eviction,
             blocks_per_eviction,
             evict_from: config.evict_from,
@@ -188,7 +239,7 @@ impl AntiCache {
             fetch_unit: config.fetch,
             hole_threshold: config.hole_threshold,
             compactor: (config.compaction == Compaction::Background).then(Compactor::default),
-            fetches: HashMap::new(),
+            fetches: NumberMap::default(),
             queue: VecDeque::new(),
             backlog: VecDeque::new(),
             writes: HashMap::new(),
@@ -202,8 +253,25 @@ impl AntiCache {
         }
     }
 
+    /// Says how long the longest row is that it will get. Buffers for sectors are made where there may be fetches of them.
+    pub(crate) fn expect_rows(&mut self, longest_bytes: usize, config: &Config) {
+        let span_bytes = DIRECT_IO_ALIGN_BYTES - 1 + TUPLE_PREFIX_BYTES + longest_bytes;
+        self.sector_span_bytes = span_bytes.next_multiple_of(DIRECT_IO_ALIGN_BYTES);
+        self.provide_sector_buffers(config);
+    }
+
+    fn provide_sector_buffers(&mut self, config: &Config) {
+        if config.fetch == FetchUnit::Sectors && self.sector_buffers.total == 0 {
+            let count = config.sector_buffers_per_partition(self.sector_span_bytes);
+            self.sector_buffers = BufferPool::new(count, self.sector_span_bytes);
+        }
+    }
+
     /// What [`Partition::change_settings`](crate::partition::Partition::change_settings) means here. An eviction under way ends as it began.
-    pub(crate) fn change_settings(&mut self, config: &Config) {
+    pub(crate) fn change_settings(&mut self, config: &Config, meter: &mut MemoryMeter) {
+        let before = self.staging_bytes();
+        self.provide_sector_buffers(config);
+        meter.take(self.staging_bytes() - before);
         self.blocks_per_eviction = config.blocks_per_eviction();
         self.reserved_for_eviction = 2 * self.blocks_per_eviction;
         self.check_interval = Duration::from_micros(config.eviction_check_interval_us);
@@ -217,7 +285,7 @@ impl AntiCache {
     }
 
     pub(crate) fn staging_bytes(&self) -> u64 {
-        ((self.buffers.total + self.kept.len()) * self.buffers.block_bytes) as u64
+        (self.buffers.bytes() + self.sector_buffers.bytes() + self.kept.len() * self.buffers.buffer_bytes) as u64
     }
 
     /// Deletes a block whose tuples are all in memory.
@@ -252,6 +320,19 @@ impl AntiCache {
         }
         self.check_wanted = !is_due;
         is_due
+    }
+
+    /// A buffer for a fetch.
+    fn take_for(&mut self, key: FetchKey) -> Option<AlignedBuf> {
+        if key.sector.is_some() {
+            return self.sector_buffers.take();
+        }
+        (self.buffers.available() > self.reserved_buffers()).then(|| self.buffers.take()).flatten()
+    }
+
+    fn give_back_of(&mut self, key: FetchKey, buffer: AlignedBuf) {
+        let pool = if key.sector.is_some() { &mut self.sector_buffers } else { &mut self.buffers };
+        pool.give_back(buffer);
     }
 
     /// Buffers that fetches leave to evictions and to compaction.

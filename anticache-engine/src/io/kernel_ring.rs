@@ -99,22 +99,25 @@ impl KernelRing {
         };
         let descriptor = types::Fd(descriptor.as_raw_fd());
         let id = self.free.pop().expect("room in the ring");
-        let part = |buffer: &mut AlignedBuf| match request {
-            Request::Read { at, bytes, .. } => {
-                libc::iovec { iov_base: buffer[at..][..bytes].as_mut_ptr().cast(), iov_len: bytes }
-            }
-            _ => libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() },
+        let iovecs: Vec<_> = match request {
+            Request::Write { .. } => buffers
+                .iter_mut()
+                .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() })
+                .collect(),
+            Request::Read { .. } | Request::Sync => Vec::new(),
         };
-        let iovecs: Vec<_> = buffers.iter_mut().map(part).collect();
-        let bytes = iovecs.iter().map(|part| part.iov_len).sum();
-        let (first, count) = (iovecs.as_ptr(), iovecs.len() as u32);
-        let entry = match request {
-            Request::Read { offset, .. } => opcode::Readv::new(descriptor, first, count).offset(offset).build(),
+        let (entry, bytes) = match request {
+            Request::Read { offset, bytes } => {
+                let buffer = &mut buffers[0][..bytes];
+                let entry = opcode::Read::new(descriptor, buffer.as_mut_ptr(), bytes as u32).offset(offset).build();
+                (entry, bytes)
+            }
             Request::Write { offset, durable } => {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
-                opcode::Writev::new(descriptor, first, count).offset(offset).rw_flags(flags).build()
+                let entry = opcode::Writev::new(descriptor, iovecs.as_ptr(), iovecs.len() as u32);
+                (entry.offset(offset).rw_flags(flags).build(), iovecs.iter().map(|part| part.iov_len).sum())
             }
-            Request::Sync => opcode::Fsync::new(descriptor).flags(types::FsyncFlags::DATASYNC).build(),
+            Request::Sync => (opcode::Fsync::new(descriptor).flags(types::FsyncFlags::DATASYNC).build(), 0),
         };
         let entry = entry.user_data(id as u64);
         self.operations[id] = Some(Operation { tag, buffers, iovecs, file: Arc::clone(file), bytes });
@@ -231,7 +234,7 @@ mod tests {
                 ring.submit().unwrap();
                 ring.reap(&mut done);
             }
-            ring.start(&file, Request::Read { offset: 0, at: 0, bytes: 4096 }, vec![aligned_buf(4096)], 2);
+            ring.start(&file, Request::Read { offset: 0, bytes: 4096 }, vec![aligned_buf(4096)], 2);
             ring.refusals = vec![errno; 5];
             while done.len() < 2 {
                 ring.wait(&mut done).unwrap();

@@ -1,7 +1,6 @@
 //! Reads, writes and syncs that do not block, with completions: the kernel's (io_uring) or a simulated disk's.
 
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -16,8 +15,8 @@ pub type OperationId = usize;
 /// What an operation does.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Request {
-    /// Fills `bytes` of its buffer, from its byte `at` on, from `offset` of the file.
-    Read { offset: u64, at: usize, bytes: usize },
+    /// Fills the first `bytes` of its buffer from `offset` of the file.
+    Read { offset: u64, bytes: usize },
     /// Writes its buffers one behind the other at `offset`.
     Write { offset: u64, durable: bool },
     /// Makes durable what was completed before it was started.
@@ -102,24 +101,23 @@ impl IoRing {
     /// If the ring has no room (see [`IoRing::has_room`]), or the file is of another place.
     pub fn read(&mut self, file: &Arc<dyn DiskFile>, offset: u64, buffer: AlignedBuf, tag: u64) -> OperationId {
         let bytes = buffer.len();
-        self.start(file, Request::Read { offset, at: 0, bytes }, vec![buffer], tag)
+        self.read_some(file, offset, buffer, bytes, tag)
     }
 
-    /// Starts to read a `part` of what `buffer` is for, whose first byte lies at `offset`: the rest of the buffer stays as it is.
+    /// Starts to read `bytes` at `offset` into the beginning of `buffer`: the rest of it stays as it is.
     ///
     /// # Panics
-    /// As [`IoRing::read`]; if the part is not one of the buffer.
-    pub fn read_part(
+    /// As [`IoRing::read`]; if the buffer is shorter.
+    pub fn read_some(
         &mut self,
         file: &Arc<dyn DiskFile>,
         offset: u64,
         buffer: AlignedBuf,
-        part: Range<usize>,
+        bytes: usize,
         tag: u64,
     ) -> OperationId {
-        assert!(part.start < part.end && part.end <= buffer.len(), "{part:?} of {} bytes", buffer.len());
-        let request = Request::Read { offset: offset + part.start as u64, at: part.start, bytes: part.len() };
-        self.start(file, request, vec![buffer], tag)
+        assert!((1..=buffer.len()).contains(&bytes), "{bytes} bytes into {}", buffer.len());
+        self.start(file, Request::Read { offset, bytes }, vec![buffer], tag)
     }
 
     /// Starts to write `buffers` one behind the other at `offset` in one operation; `durable` = complete only when on stable storage.

@@ -10,15 +10,15 @@
 //!
 //! A transaction that touches other partitions too is queued with them instead ([`multi`]).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::anticache::AntiCache;
-use crate::catalog::{Catalog, TableId};
-use crate::config::{AntiCaching, Config, Log};
+use crate::anticache::{AntiCache, NumberMap};
+use crate::catalog::{Catalog, TableDef, TableId};
+use crate::config::{AntiCaching, Config, Log, MAX_SECTOR_BUFFERS};
 use crate::durability::command_log::{CommandLog, Gathering};
 use crate::durability::snapshot::Snapshots;
 use crate::error::StartError;
@@ -155,7 +155,7 @@ pub struct Partition {
     /// Transactions that got an age here.
     ages: u64,
     /// How many waiting transactions keep a tuple in memory; the tuple's flag says where it matters that some do.
-    pins: HashMap<(TableId, TupleId), u32>,
+    pins: NumberMap<(TableId, TupleId), u32>,
     pub(crate) counters: Counters,
     /// Transactions executed before the counters began anew.
     executed_before: u64,
@@ -225,6 +225,11 @@ impl Partition {
         procedures: ProcedureSet,
         anticache: Option<AntiCache>,
     ) -> Result<Self, StartError> {
+        let mut anticache = anticache;
+        if let Some(anticache) = &mut anticache {
+            let evictable = catalog.tables().iter().filter(|table| table.evictable);
+            anticache.expect_rows(evictable.map(TableDef::max_serialized_bytes).max().unwrap_or(0), config);
+        }
         let snapshots = Snapshots::new(config, !files.is_simulated());
         let staging_bytes = anticache.as_ref().map_or(0, AntiCache::staging_bytes) + snapshots.reserved_bytes();
         let budget_bytes = config.partition_budget_bytes();
@@ -248,7 +253,8 @@ impl Partition {
                 ),
             });
         }
-        let ring = files.ring((config.buffers_per_partition() + 2 + Snapshots::OPERATIONS) as u32);
+        let operations = config.buffers_per_partition() + MAX_SECTOR_BUFFERS + 2 + Snapshots::OPERATIONS;
+        let ring = files.ring(operations as u32);
         let ring = ring.map_err(StartError::system("set up disk I/O"))?;
         Ok(Self {
             id,
@@ -277,7 +283,7 @@ impl Partition {
             most_under_way: usize::MAX,
             went_well: 0,
             ages: 0,
-            pins: HashMap::new(),
+            pins: NumberMap::default(),
             counters: Counters::default(),
             executed_before: 0,
             events: Events::default(),
@@ -296,7 +302,7 @@ impl Partition {
         self.sampler.threshold = Sampler::threshold(config.alpha());
         self.updates_chain_often = config.alpha() >= CHAIN_OFTEN;
         if let Some(anticache) = &mut self.anticache {
-            anticache.change_settings(config);
+            anticache.change_settings(config, &mut self.meter);
         }
     }
 

@@ -17,8 +17,8 @@ use crate::storage::tuples::flag;
 pub(crate) enum IoTag {
     /// A group of the command log.
     Log,
-    /// A block that is fetched.
-    Fetch(u32),
+    /// A block, or sectors, being fetched: the packed key.
+    Fetch(u64),
     /// An eviction's write, by its number.
     Evict(u32),
     /// A block that compaction reads.
@@ -29,22 +29,25 @@ pub(crate) enum IoTag {
     Snapshot(u32),
 }
 
+/// Bits of a tag below its kind.
+const KIND_SHIFT: u32 = 56;
+
 impl IoTag {
     pub(crate) fn pack(self) -> u64 {
         match self {
             Self::Log => 0,
-            Self::Fetch(block_id) => 1 << 32 | u64::from(block_id),
-            Self::Evict(number) => 2 << 32 | u64::from(number),
-            Self::CompactRead => 3 << 32,
-            Self::CompactWrite => 4 << 32,
-            Self::Snapshot(number) => 5 << 32 | u64::from(number),
+            Self::Fetch(key) => 1 << KIND_SHIFT | key,
+            Self::Evict(number) => 2 << KIND_SHIFT | u64::from(number),
+            Self::CompactRead => 3 << KIND_SHIFT,
+            Self::CompactWrite => 4 << KIND_SHIFT,
+            Self::Snapshot(number) => 5 << KIND_SHIFT | u64::from(number),
         }
     }
 
     fn unpack(tag: u64) -> Self {
-        match tag >> 32 {
+        match tag >> KIND_SHIFT {
             0 => Self::Log,
-            1 => Self::Fetch(tag as u32),
+            1 => Self::Fetch(tag & ((1 << KIND_SHIFT) - 1)),
             2 => Self::Evict(tag as u32),
             3 => Self::CompactRead,
             4 => Self::CompactWrite,
@@ -106,7 +109,7 @@ impl Partition {
     pub(super) fn complete<S: ReplySink>(&mut self, completion: Completion, sink: &mut S) {
         match IoTag::unpack(completion.tag) {
             IoTag::Log => self.group_written(completion, sink),
-            IoTag::Fetch(block_id) => self.block_read(block_id, completion),
+            IoTag::Fetch(key) => self.fetched(key, completion),
             IoTag::Evict(number) => self.blocks_written(number, completion),
             IoTag::CompactRead => self.source_read(completion),
             IoTag::CompactWrite => self.compacted_block_written(completion),

@@ -14,8 +14,6 @@ use crate::io::ring::{Completion, OperationId, Request};
 struct Started {
     tag: u64,
     buffers: Vec<AlignedBuf>,
-    /// Where a read fills its buffer.
-    at: usize,
 }
 
 /// Operations in flight on a simulated disk.
@@ -74,15 +72,14 @@ impl SimulatedRing {
         };
         let id = self.free.pop().expect("room in the ring");
         let kind = match request {
-            Request::Read { offset, bytes, .. } => FlightKind::Read { offset, bytes },
+            Request::Read { offset, bytes } => FlightKind::Read { offset, bytes },
             Request::Write { offset, durable } => {
                 let bytes = buffers.iter().flat_map(|part| part.iter().copied()).collect();
                 FlightKind::Write { offset, bytes, durable }
             }
             Request::Sync => FlightKind::Sync { stamp: self.disk.state().next_stamp() },
         };
-        let at = if let Request::Read { at, .. } = request { at } else { 0 };
-        self.operations[id] = Some(Started { tag, buffers, at });
+        self.operations[id] = Some(Started { tag, buffers });
         self.unsubmitted.push((id, Flight { handle, kind }));
         id
     }
@@ -130,13 +127,13 @@ impl SimulatedRing {
 
     fn complete(&mut self, id: OperationId) -> Option<Completion> {
         let flight_id = self.flight_id(id);
-        let Started { tag, mut buffers, at } = self.operations[id].take()?;
+        let Started { tag, mut buffers } = self.operations[id].take()?;
         self.free.push(id);
         let mut state = self.disk.state();
         let result = state.has_power(self.generation).and_then(|()| {
             state.land(flight_id, |found| {
                 if let Some(buffer) = buffers.first_mut() {
-                    buffer[at..][..found.len()].copy_from_slice(found);
+                    buffer[..found.len()].copy_from_slice(found);
                 }
             })
         });

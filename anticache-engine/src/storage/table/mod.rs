@@ -339,7 +339,7 @@ impl Table {
         }
     }
 
-    /// Second stage: the tuple that the bucket most probably leads to. Returns it when it is resident.
+    /// Second stage: the tuple that the bucket most probably leads to, or its Evicted Table entry. Returns it when it is resident.
     #[inline]
     pub fn prefetch_tuple(&self, hash: u64, lines: usize) -> Option<TupleId> {
         let Some(Index::Hash(index)) = self.indexes.first() else {
@@ -353,7 +353,10 @@ impl Table {
                 }
                 Some(id)
             }
-            Found::Evicted(_) => None,
+            Found::Evicted(id) => {
+                self.evicted.prefetch(id);
+                None
+            }
         }
     }
 
@@ -370,17 +373,6 @@ impl Table {
     pub fn prefetch_neighbours(&self, id: TupleId) {
         self.tuples.prefetch_links(self.tuples.next(id));
         self.tuples.prefetch_links(self.tuples.prev(id));
-    }
-
-    /// For who follows the chain towards the hot end: the tuple two steps from here.
-    #[inline]
-    pub fn prefetch_hotter(&self, id: TupleId) {
-        let next = self.tuples.next(id);
-        if next != NO_TUPLE {
-            let behind = self.tuples.next(next);
-            self.tuples.prefetch(behind, 2);
-            self.tuples.prefetch_links(behind);
-        }
     }
 
     /// Makes a tuple the hottest.

@@ -4,7 +4,7 @@ use super::reply::Reply;
 use super::{
     ITEM_NOT_FOUND, NO_CUSTOMER, NO_DISTRICT, NO_WAREHOUSE, handles, on, params, participants, refusal, stock_key,
 };
-use crate::catalog::key::KeyBuf;
+use crate::catalog::key::ShortKey;
 use crate::catalog::row::RowBuf;
 use crate::catalog::{Catalog, Field, TableId};
 use crate::error::CatalogError;
@@ -130,7 +130,7 @@ impl NewOrder {
 
     fn home(&self, txn: &mut TxnContext<'_>, input: &params::NewOrder) -> Result<Home, Abort> {
         let home = on(txn, input.w_id)?;
-        let warehouse_key = KeyBuf::new().i16(input.w_id);
+        let warehouse_key = ShortKey::new().i16(input.w_id);
         let district_key = warehouse_key.i8(input.d_id);
         let customer = home.lookup(self.customer.table, &district_key.i32(input.c_id)).ok_or(NO_CUSTOMER)?;
         let warehouse = home.lookup(self.warehouse.table, &warehouse_key).ok_or(NO_WAREHOUSE)?;

@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 
 use crate::anticache::evicted_table::EvictedId;
+use crate::catalog::key::{MAX_KEY_BYTES, SHORT_KEY_BYTES};
 use crate::catalog::{Field, IndexId, TableId, row};
 use crate::storage::hash_index::hash_key;
 use crate::storage::index::Index;
@@ -284,14 +285,22 @@ impl TxnContext<'_> {
             return Err(Abort::user(format!("index {} of table {} has no order to scan", def.name, stored.def().name)));
         };
         let wrong = |at| Abort::user(format!("a key for index {} ends in a column, at byte {at}", def.name));
-        let (low, high) = (def.normalize(low).map_err(wrong)?, def.normalize(high).map_err(wrong)?);
         let start = self.footprint.matched.len();
-        if limit > 0 {
-            let matched = &mut self.footprint.matched;
-            tree.scan(&low, &high, direction, |handle| {
+        let matched = &mut self.footprint.matched;
+        let visit = |handle| {
+            if limit > 0 {
                 matched.push(Found::of(handle));
-                if matched.len() - start == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
+            }
+            if matched.len() - start == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        if def.is_short() {
+            let low = def.normalize::<SHORT_KEY_BYTES>(low).map_err(wrong)?;
+            let high = def.normalize::<SHORT_KEY_BYTES>(high).map_err(wrong)?;
+            tree.scan(&low, &high, direction, visit);
+        } else {
+            let low = def.normalize::<MAX_KEY_BYTES>(low).map_err(wrong)?;
+            let high = def.normalize::<MAX_KEY_BYTES>(high).map_err(wrong)?;
+            tree.scan(&low, &high, direction, visit);
         }
         Ok(self.see_all(table, start))
     }

@@ -11,6 +11,8 @@ use super::{Column, ColumnType};
 
 /// Longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = 128;
+/// Longest key that is handled apart from longer ones, because copying takes longer than making it.
+pub const SHORT_KEY_BYTES: usize = 24;
 
 /// How an index finds its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,12 +112,22 @@ impl IndexDef {
         Self { name, kind, unique, parts, own_parts, key_bytes, entry_bytes, contiguous }
     }
 
+    /// Whether entries are [`ShortKey`]s.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.entry_bytes <= SHORT_KEY_BYTES
+    }
+
     /// Makes a key, or the beginning of one, comparable for an ordered index.
     ///
     /// # Errors
     /// When it does not end where a column ends; the bytes that fit.
-    pub fn normalize(&self, key: &[u8]) -> Result<KeyBuf, usize> {
-        let mut normal = KeyBuf::new();
+    ///
+    /// # Panics
+    /// If `N` is less than the bytes of an entry.
+    #[inline]
+    pub fn normalize<const N: usize>(&self, key: &[u8]) -> Result<KeyBytes<N>, usize> {
+        let mut normal = KeyBytes::new();
         let mut at = 0;
         for part in &self.parts {
             if at == key.len() {
@@ -129,26 +141,31 @@ impl IndexDef {
     }
 }
 
-/// A key on the stack.
+/// A key of at most `N` bytes on the stack.
 #[derive(Clone, Copy)]
-pub struct KeyBuf {
-    bytes: [u8; MAX_KEY_BYTES],
+pub struct KeyBytes<const N: usize> {
+    bytes: [u8; N],
     len: usize,
 }
 
-impl std::fmt::Debug for KeyBuf {
+/// Any key.
+pub type KeyBuf = KeyBytes<MAX_KEY_BYTES>;
+/// A key of at most [`SHORT_KEY_BYTES`], which is passed on in registers where the longest are copied.
+pub type ShortKey = KeyBytes<SHORT_KEY_BYTES>;
+
+impl<const N: usize> std::fmt::Debug for KeyBytes<N> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.as_slice().fmt(out)
     }
 }
 
-impl Default for KeyBuf {
+impl<const N: usize> Default for KeyBytes<N> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl std::ops::Deref for KeyBuf {
+impl<const N: usize> std::ops::Deref for KeyBytes<N> {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
@@ -156,11 +173,11 @@ impl std::ops::Deref for KeyBuf {
     }
 }
 
-impl KeyBuf {
+impl<const N: usize> KeyBytes<N> {
     /// An empty key.
     #[inline]
     pub const fn new() -> Self {
-        Self { bytes: [0; MAX_KEY_BYTES], len: 0 }
+        Self { bytes: [0; N], len: 0 }
     }
 
     /// The key so far.
@@ -172,7 +189,7 @@ impl KeyBuf {
     /// Appends bytes.
     ///
     /// # Panics
-    /// If the key becomes longer than [`MAX_KEY_BYTES`]; the catalog admits no index with such keys.
+    /// If the key becomes longer than `N` bytes; the catalog admits no index with keys longer than [`MAX_KEY_BYTES`].
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
@@ -275,7 +292,7 @@ mod tests {
             let index = &catalog.tables()[0].indexes[1];
             let key = |v: &(i8, i16, i64, String)| {
                 let raw = KeyBuf::new().i8(v.0).i16(v.1).i64(v.2).varchar(v.3.as_bytes(), 4);
-                index.normalize(&raw).unwrap().to_vec()
+                index.normalize::<MAX_KEY_BYTES>(&raw).unwrap().to_vec()
             };
             prop_assert_eq!(key(&a).cmp(&key(&b)), a.cmp(&b));
         }
@@ -287,8 +304,8 @@ mod tests {
             Catalog::from_sql("CREATE TABLE t (a INT NOT NULL, b INT NOT NULL, PRIMARY KEY (a, b) USING BTREE)")
                 .unwrap();
         let index = &catalog.tables()[0].indexes[0];
-        assert_eq!(index.normalize(&[1, 0, 0, 0]).unwrap().as_slice(), [0x80, 0, 0, 1]);
-        assert_eq!(index.normalize(&[1, 0, 0, 0, 9]).unwrap_err(), 4);
-        assert_eq!(index.normalize(&[0; 9]).unwrap_err(), 8);
+        assert_eq!(index.normalize::<8>(&[1, 0, 0, 0]).unwrap().as_slice(), [0x80, 0, 0, 1]);
+        assert_eq!(index.normalize::<8>(&[1, 0, 0, 0, 9]).unwrap_err(), 4);
+        assert_eq!(index.normalize::<9>(&[0; 9]).unwrap_err(), 8);
     }
 }

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use super::hash_index::{Handle, HashIndex, hash_key};
 use super::ordered_index::{Direction, OrderedIndex};
 use super::var_heap::VarHeap;
-use crate::catalog::key::{IndexDef, IndexKind, KeyBuf, KeyPart, KeySource};
+use crate::catalog::key::{IndexDef, IndexKind, KeyBuf, KeyBytes, KeyPart, KeySource, MAX_KEY_BYTES, SHORT_KEY_BYTES};
 
 /// The indexed columns of a tuple, as its place keeps them.
 #[derive(Clone, Copy)]
@@ -20,8 +20,8 @@ pub enum Columns<'a> {
 impl Columns<'_> {
     /// The first `parts` parts of the key in `def`, comparable if `normal`.
     #[inline]
-    fn gather(self, parts: &[KeyPart], normal: bool) -> KeyBuf {
-        let mut key = KeyBuf::new();
+    fn gather<const N: usize>(self, parts: &[KeyPart], normal: bool) -> KeyBytes<N> {
+        let mut key = KeyBytes::new();
         for part in parts {
             match (part.source, self) {
                 (KeySource::Fixed { offset }, Self::Resident(row, _) | Self::Evicted(row)) => {
@@ -54,11 +54,23 @@ impl Columns<'_> {
         self.gather(&def.parts, true)
     }
 
+    /// Does something with it.
+    #[inline]
+    fn with_ordered_key<R>(self, def: &IndexDef, act: impl FnOnce(&[u8]) -> R) -> R {
+        if def.is_short() {
+            act(&self.gather::<SHORT_KEY_BYTES>(&def.parts, true))
+        } else {
+            act(&self.ordered_key(def))
+        }
+    }
+
     /// Whether the tuple has this key, in a hash index's form.
     #[inline]
     pub fn has_key(self, def: &IndexDef, key: &[u8]) -> bool {
         match (def.contiguous, self) {
-            (Some(start), Self::Resident(row, _) | Self::Evicted(row)) => &row[start..start + def.key_bytes] == key,
+            (Some(start), Self::Resident(row, _) | Self::Evicted(row)) => {
+                is_equal(&row[start..start + def.key_bytes], key)
+            }
             _ => self.hash_key(def).as_slice() == key,
         }
     }
@@ -70,6 +82,20 @@ impl Columns<'_> {
             (Some(start), Self::Resident(row, _) | Self::Evicted(row)) => hash_key(&row[start..start + def.key_bytes]),
             _ => hash_key(&self.hash_key(def)),
         }
+    }
+}
+
+/// Whether two keys are equal; those of 4 to 8 bytes are compared without a call.
+#[inline]
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    match (one.first_chunk::<4>(), other.first_chunk(), one.last_chunk::<4>(), other.last_chunk()) {
+        (Some(one_first), Some(other_first), Some(one_last), Some(other_last)) if one.len() <= 8 => {
+            one_first == other_first && one_last == other_last
+        }
+        _ => one == other,
     }
 }
 
@@ -128,8 +154,14 @@ impl Index {
         match self {
             Self::Hash(index) => index.find(hash_key(key), |handle| columns(handle).has_key(def, key)),
             Self::Ordered(tree) => {
-                let normal = def.normalize(key).ok()?;
-                if normal.len() == def.entry_bytes { tree.find(&normal) } else { tree.first(&normal, &normal) }
+                let find = |normal: &[u8]| {
+                    if normal.len() == def.entry_bytes { tree.find(normal) } else { tree.first(normal, normal) }
+                };
+                if def.is_short() {
+                    find(&def.normalize::<SHORT_KEY_BYTES>(key).ok()?)
+                } else {
+                    find(&def.normalize::<MAX_KEY_BYTES>(key).ok()?)
+                }
             }
         }
     }
@@ -152,7 +184,7 @@ impl Index {
                 });
             }
             Self::Ordered(tree) => {
-                if let Ok(normal) = def.normalize(key) {
+                if let Ok(normal) = def.normalize::<MAX_KEY_BYTES>(key) {
                     tree.scan(&normal, &normal, Direction::Ascending, |handle| {
                         found(handle);
                         ControlFlow::Continue(())
@@ -171,7 +203,7 @@ impl Index {
                 index.insert(columns(handle).hash(def), handle, |handle| columns(handle).hash(def));
                 true
             }
-            Self::Ordered(tree) => tree.insert(&columns(handle).ordered_key(def), handle),
+            Self::Ordered(tree) => columns(handle).with_ordered_key(def, |key| tree.insert(key, handle)),
         }
     }
 
@@ -179,7 +211,7 @@ impl Index {
     pub fn remove(&mut self, def: &IndexDef, handle: Handle, columns: Columns<'_>) {
         let removed = match self {
             Self::Hash(index) => index.remove(columns.hash(def), handle),
-            Self::Ordered(tree) => tree.remove(&columns.ordered_key(def)) == Some(handle),
+            Self::Ordered(tree) => columns.with_ordered_key(def, |key| tree.remove(key)) == Some(handle),
         };
         debug_assert!(removed, "a tuple has an entry in every index");
     }
@@ -188,7 +220,7 @@ impl Index {
     pub fn replace(&mut self, def: &IndexDef, old: Handle, new: Handle, columns: Columns<'_>) {
         let replaced = match self {
             Self::Hash(index) => index.replace(columns.hash(def), old, new),
-            Self::Ordered(tree) => tree.replace(&columns.ordered_key(def), old, new),
+            Self::Ordered(tree) => columns.with_ordered_key(def, |key| tree.replace(key, old, new)),
         };
         debug_assert!(replaced, "a tuple has an entry in every index");
     }

@@ -3,7 +3,7 @@
 use super::handles::{self, MAX_NAME_BYTES};
 use super::params::CustomerBy;
 use super::{NO_CUSTOMER, on};
-use crate::catalog::key::KeyBuf;
+use crate::catalog::key::ShortKey;
 use crate::storage::ordered_index::Direction;
 use crate::txn::{Abort, TupleRef, TxnContext};
 
@@ -15,7 +15,7 @@ pub(super) fn find(
     d_id: i8,
     by: &CustomerBy,
 ) -> Result<TupleRef, Abort> {
-    let district = KeyBuf::new().i16(w_id).i8(d_id);
+    let district = ShortKey::new().i16(w_id).i8(d_id);
     match by {
         CustomerBy::Id(c_id) => on(txn, w_id)?.lookup(customers.table, &district.i32(*c_id)).ok_or(NO_CUSTOMER),
         CustomerBy::LastName(name) => {

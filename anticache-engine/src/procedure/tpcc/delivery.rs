@@ -1,7 +1,7 @@
 //! Delivery (clause 2.7): the oldest undelivered order of each of a warehouse's districts, all in one transaction.
 
 use super::{DISTRICTS, NO_WAREHOUSE, handles, on, params, participants, refusal};
-use crate::catalog::key::KeyBuf;
+use crate::catalog::key::ShortKey;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
 use crate::procedure::{Participants, Procedure};
@@ -44,7 +44,7 @@ impl Delivery {
     /// Looks up a district's oldest undelivered order, its lines and its customer, whom an index knows, and reads nothing of them: they may be evicted.
     fn due(&self, txn: &mut TxnContext<'_>, w_id: i16, d_id: i8) -> Result<Option<Due>, Abort> {
         let partition = on(txn, w_id)?;
-        let district = KeyBuf::new().i16(w_id).i8(d_id);
+        let district = ShortKey::new().i16(w_id).i8(d_id);
         let (table, by_id) = (self.new_orders.table, self.new_orders.by_id);
         let oldest = partition.scan(table, by_id, &district, &district, Direction::Ascending, 1)?;
         if oldest.is_empty() {
@@ -92,7 +92,7 @@ impl Procedure for Delivery {
 
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::Delivery::decode(params)?;
-        on(txn, input.w_id)?.lookup(self.warehouse.table, &KeyBuf::new().i16(input.w_id)).ok_or(NO_WAREHOUSE)?;
+        on(txn, input.w_id)?.lookup(self.warehouse.table, &ShortKey::new().i16(input.w_id)).ok_or(NO_WAREHOUSE)?;
         let mut all = [None; DISTRICTS as usize];
         for (due, d_id) in all.iter_mut().zip(1..) {
             *due = self.due(txn, input.w_id, d_id)?;

@@ -2,7 +2,7 @@
 
 use super::reply::Reply;
 use super::{customer, handles, on, params, participants, refusal};
-use crate::catalog::key::KeyBuf;
+use crate::catalog::key::ShortKey;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
 use crate::procedure::{Participants, Procedure};
@@ -37,7 +37,7 @@ impl OrderStatus {
         customer: TupleRef,
     ) -> Result<(TupleRef, Matches), Abort> {
         let partition = on(txn, input.w_id)?;
-        let district = KeyBuf::new().i16(input.w_id).i8(input.d_id);
+        let district = ShortKey::new().i16(input.w_id).i8(input.d_id);
         let c_id = partition.indexed_integer(customer, self.customer.c_id)?;
         let of_customer = district.i32(c_id as i32);
         let (table, by_customer) = (self.orders.table, self.orders.by_customer);

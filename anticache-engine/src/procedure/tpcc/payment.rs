@@ -5,7 +5,7 @@ use std::io::Write;
 use super::handles::{Address, MAX_DATA_BYTES};
 use super::reply::Reply;
 use super::{NO_DISTRICT, NO_WAREHOUSE, customer, handles, on, params, participants};
-use crate::catalog::key::KeyBuf;
+use crate::catalog::key::ShortKey;
 use crate::catalog::row::RowBuf;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
@@ -137,7 +137,7 @@ impl Procedure for Payment {
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::Payment::decode(params)?;
         let amount_cents = i64::from(input.amount_cents);
-        let home_key = KeyBuf::new().i16(input.w_id);
+        let home_key = ShortKey::new().i16(input.w_id);
         let customer = customer::find(txn, &self.customer, input.c_w_id, input.c_d_id, &input.customer)?;
         self.expect_texts(on(txn, input.c_w_id)?, customer);
         let home = on(txn, input.w_id)?;

@@ -1,7 +1,7 @@
 //! Stock-Level (clause 2.8): how many of the items in a district's last twenty orders are low on stock.
 
 use super::{NO_DISTRICT, handles, on, params, participants, refusal, stock_key};
-use crate::catalog::key::KeyBuf;
+use crate::catalog::key::ShortKey;
 use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
 use crate::procedure::{Participants, Procedure};
@@ -39,7 +39,7 @@ impl StockLevel {
         input: &params::StockLevel,
         items: &'items mut [i32; MAX_LINES],
     ) -> Result<&'items [i32], Abort> {
-        let district_key = KeyBuf::new().i16(input.w_id).i8(input.d_id);
+        let district_key = ShortKey::new().i16(input.w_id).i8(input.d_id);
         let partition = on(txn, input.w_id)?;
         let district = partition.lookup(self.district.table, &district_key).ok_or(NO_DISTRICT)?;
         let next = partition.integer(district, self.district.d_next_o_id)? as i32;

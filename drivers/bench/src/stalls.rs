@@ -172,7 +172,6 @@ fn show(name: &str, driver: &Driver<Clocked>, settings: &str, report: &mut Repor
         let us = gaps_ns.value_at_quantile(share) as f64 / 1e3;
         report.add(&format!("between two transactions, {name}: {share_name}"), us, "us", None, settings);
     }
-    // Since the start, loading included.
     let pauses = driver.partition.pauses().report();
     for kind in ["eviction", "merge", "compaction", "stall"] {
         if pauses[&format!("{kind}_pauses")].as_u64().unwrap_or_default() == 0 {
@@ -180,7 +179,8 @@ fn show(name: &str, driver: &Driver<Clocked>, settings: &str, report: &mut Repor
         }
         for share in ["p50", "p99", "p999", "max"] {
             let us = pauses[&format!("{kind}_pause_us_{share}")].as_f64().unwrap_or_default();
-            report.add(&format!("{kind} by the engine's account, {name}: {share}"), us, "us", None, settings);
+            let kind = format!("{kind} by the engine's account, loading included");
+            report.add(&format!("{kind}, {name}: {share}"), us, "us", None, settings);
         }
     }
     let step_us = driver.partition.counters().snapshot_step_us_max;

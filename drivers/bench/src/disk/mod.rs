@@ -1,7 +1,7 @@
 //! The disk: what the machine's own reaches, and the emulated one held against its model.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -89,7 +89,8 @@ fn emulated_disk(arguments: &Arguments, directory: &Path, report: &mut Report) -
     if !arguments.whole {
         command.arg("--quick");
     }
-    let status = command.status().with_context(|| program.display().to_string())?;
+    // Its table is this report's.
+    let status = command.stdout(Stdio::null()).status().with_context(|| program.display().to_string())?;
     let Ok(text) = std::fs::read(&results) else { anyhow::bail!("spindle selftest: {status}, without results") };
     let settings =
         format!("profile {}, spindle selftest{}", arguments.profile, if arguments.whole { "" } else { " --quick" });

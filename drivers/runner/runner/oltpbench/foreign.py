@@ -36,7 +36,7 @@ def planned(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the next trial of an installation as plan.json keeps it, and its deployment."""
     section = _section(configuration)
-    experiment = mapping.PREFIX + configuration.path.stem
+    experiment = mapping.name_of(configuration.path)
     values = {
         "system": system,
         "benchmark": configuration.benchmark,

@@ -127,7 +127,7 @@ def settings_of(configuration: Configuration, choice: Choice) -> Mapped:
         raise configuration.error(configuration.values["terminals"], "too many", "1 to 4096")
     scale_factor = configuration.values.get("scalefactor")
     common: dict[str, Any] = {
-        "id": PREFIX + re.sub(r"[^a-z0-9]+", "-", configuration.path.stem.lower()).strip("-"),
+        "id": experiment_name(configuration, phase),
         "file": configuration.path.name,
         "benchmark": configuration.benchmark,
         "systems": list(choice.systems),
@@ -147,6 +147,17 @@ def settings_of(configuration: Configuration, choice: Choice) -> Mapped:
         common["seed"] = _bounded(configuration, seed, 0, 2**32 - 1)
     own, notes = (_ycsb if configuration.benchmark == "ycsb" else _tpcc)(configuration, phase)
     return Mapped(Settings(**common, **own), tuple(notes))
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the experiment that a file stands for."""
+    return PREFIX + re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
+
+
+def experiment_name(configuration: Configuration, phase: Phase) -> str:
+    """Name a configuration's experiment; where there are several phases, each is one."""
+    name = name_of(configuration.path)
+    return f"{name}-phase-{phase.number}" if len(configuration.phases) > 1 else name
 
 
 def workload_of(settings: Settings, workloads: Path, scale: str) -> Workload:

@@ -119,7 +119,7 @@ def test_all_systems_and_ratios_are_planned_but_for_what_cannot_evict() -> None:
     plan = make_plan([mapping.workload_of(settings, WORKLOADS, "smoke")], CPUS, NODE_DISK, trials=2)
     assert {t.experiment for t in plan.trials} == {"oltpbench-benchbase-ycsb"}
     assert len(plan.trials) == 2 * (2 * len(SYSTEMS) - 1)
-    with pytest.raises(InputError, match="cannot evict.*--data-memory-ratio up to 1"):
+    with pytest.raises(InputError, match=r"cannot evict.*--data-memory-ratio up to 1"):
         mapping.workload_of(
             mapped(YCSB, "ycsb", systems=("anticache-off",), data_memory_ratio=(2.0,)).settings, WORKLOADS, "smoke"
         )
@@ -256,7 +256,7 @@ def test_what_is_no_configuration_is_refused_with_its_line(text: str, message: s
 def test_a_file_that_is_not_there_and_a_benchmark_that_is_not_known(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no such file .*present there"):
         read(SAMPLES / "benchbase-ycbs.xml", "ycsb")
-    with pytest.raises(InputError, match="did you mean 'tpcc'.*allowed: ycsb, tpcc"):
+    with pytest.raises(InputError, match=r"did you mean 'tpcc'.*allowed: ycsb, tpcc"):
         read(TPCC, "tpcch")
     large = tmp_path / "large.xml"
     large.write_bytes(b"<parameters>" + b" " * (1 << 20))

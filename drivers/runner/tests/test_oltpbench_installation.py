@@ -25,6 +25,7 @@ from runner.machine import CpuSets
 from runner.oltpbench import configuration, installation, mapping
 from runner.oltpbench import kept as kept_configurations
 from runner.oltpbench.configuration import Configuration
+from runner.oltpbench.results import Measured
 from runner.plan import Plan, make_plan
 from runner.store import Run
 
@@ -82,7 +83,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
     return make
 
 
-def drive(fake: Fake, configured: Configuration, work: Path, **more: object) -> installation.results.Measured:
+def drive(fake: Fake, configured: Configuration, work: Path, **more: object) -> Measured:
     told: list[str] = []
     options = {"load": True, "cancelled": lambda: False, "tell": told.append, **more}
     found = installation.find(fake.root)
@@ -131,7 +132,7 @@ def test_hstore_gets_the_configuration_as_parameters(fake: Callable[[str, str], 
         '-Dclient.weights="ReadRecord:90,UpdateRecord:10,*:0"',
         *("-Dbenchmark.fixed_size=true", "-Dbenchmark.num_records=100000", "-Dbenchmark.skew_factor=0.9"),
     ]
-    with pytest.raises(InputError, match="tpcc.jar is missing: prepare it with `ant hstore-prepare -Dproject=tpcc"):
+    with pytest.raises(InputError, match=r"tpcc\.jar is missing: prepare it with `ant hstore-prepare -Dproject=tpcc"):
         drive(hstore, configuration.read(TPCC, "tpcc"), work)
     with pytest.raises(InputError, match="--no-load: H-Store loads at each start"):
         drive(hstore, configuration.read(YCSB, "ycsb"), work, load=False)
@@ -239,7 +240,7 @@ def test_results_come_into_the_table_as_another_system(
     assert "password (not shown)" in (theirs / "execute.log").read_text()
     again = plan_of(run, CPUS)
     assert {trial.hash for trial in again.trials} == set(table["trial_hash"][:2]), "no plan of ours has theirs"
-    with pytest.raises(InputError, match="ran another oltpbench-benchbase-ycsb .skew differ"):
+    with pytest.raises(InputError, match=r"ran another oltpbench-benchbase-ycsb .skew differ"):
         record = run.meta["configurations"]["oltpbench-benchbase-ycsb"]
         kept_configurations.refuse_others(run, {"oltpbench-benchbase-ycsb": {**record, "skew": 0.5}})
 

@@ -94,7 +94,7 @@ def test_results_of_oltpbench_count_what_stands_in_the_raw_ones() -> None:
     }
     assert (found.flags, found.seconds, found.version) == (("goodput_unknown",), (3, 1), "5.6.24")
     assert results.of_oltpbench(Files(SUMMARY, None, RAW), "ycsb").committed == 7, "a late one writes as BenchBase"
-    with pytest.raises(RunError, match="old.raw is missing"):
+    with pytest.raises(RunError, match=r"old\.raw is missing"):
         results.of_oltpbench(Files(OLD.summary, OLD.windows), "tpcc")
 
 

@@ -37,6 +37,7 @@ from runner.interrupt import Interrupt
 from runner.inventory import Inventory
 from runner.oltpbench import configuration, foreign, installation, mapping
 from runner.oltpbench.export import GENERATIONS, export
+from runner.oltpbench.results import Measured
 from runner.progress import SweepProgress
 from runner.store import INTERRUPTED, Key, Run
 
@@ -182,7 +183,7 @@ def _trial(
     planned = foreign.planned(target, theirs, read, system)
     started = datetime.now(UTC)
     files: list[Path] = []
-    outcome: foreign.Measured | str
+    outcome: Measured | str
     with tempfile.TemporaryDirectory(prefix="anticache-eval-") as scratch:
         work = Path(scratch)
         try:

@@ -18,8 +18,10 @@ import numpy as np
 
 PERCENTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 """Of a distribution: minimum, the percentiles that they print, maximum."""
-NAMES = ("Minimum", "25th Percentile", "Median", "75th Percentile", "90th Percentile", "95th Percentile")
-NAMES = (*NAMES, "99th Percentile", "Maximum")
+NAMES = (
+    *("Minimum", "25th Percentile", "Median", "75th Percentile"),
+    *("90th Percentile", "95th Percentile", "99th Percentile", "Maximum"),
+)
 SUMMARY_ORDER = ("Minimum", "25th Percentile", "Median", "Average", *NAMES[3:])
 
 RESULTS_HEAD = (

@@ -185,7 +185,8 @@ def workload_of(settings: Settings, workloads: Path, scale: str) -> Workload:
             terminals=terminals,
         )
         axes = {}
-    grid = Grid(**axes, data_memory_ratio=settings.data_memory_ratio, system=settings.systems)
+    axes |= {"data_memory_ratio": settings.data_memory_ratio, "system": settings.systems}
+    grid = Grid(**axes)
     experiment = base.experiment.model_copy(
         update={
             "title": f"{settings.benchmark} as {settings.file} configures it",
@@ -213,7 +214,7 @@ def _without_eviction(settings: Settings) -> list[Only]:
             f"--systems {WITHOUT_EVICTION!r}: cannot evict, so its data have to fit in memory; allowed with"
             " --data-memory-ratio up to 1"
         )
-    return [Only(system=WITHOUT_EVICTION, data_memory_ratio=fitting)]
+    return [Only(system="anticache-off", data_memory_ratio=fitting)]
 
 
 def _refuse_size(settings: Settings, made: Workload, section: Section) -> None:

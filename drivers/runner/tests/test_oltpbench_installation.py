@@ -31,6 +31,7 @@ from runner.store import Run
 
 CPUS = CpuSets("0", "1")
 SAMPLES = Path(__file__).parent / "samples" / "oltpbench"
+pytestmark = pytest.mark.usefixtures("read_once")
 BASE = "ycsb_2026-03-01_10-00-02"
 YCSB, TPCC = SAMPLES / "benchbase-ycsb.xml", SAMPLES / "oltpbench-tpcc.xml"
 RESULTS_OF_BENCHBASE = f"""
@@ -129,7 +130,7 @@ def test_hstore_gets_the_configuration_as_parameters(fake: Callable[[str, str], 
         *("ant", "hstore-benchmark", "-Dproject=ycsb", "-Dclient.duration=5000", "-Dclient.warmup=2000"),
         *("-Dclient.threads_per_host=16", "-Dclient.blocking=true", "-Dclient.blocking_concurrent=1"),
         *("-Dclient.txnrate=100000", "-Dclient.output_json=true"),
-        '-Dclient.weights="ReadRecord:90,UpdateRecord:10,*:0"',
+        "-Dclient.weights=ReadRecord:90,UpdateRecord:10,*:0",
         *("-Dbenchmark.fixed_size=true", "-Dbenchmark.num_records=100000", "-Dbenchmark.skew_factor=0.9"),
     ]
     with pytest.raises(InputError, match=r"tpcc\.jar is missing: prepare it with `ant hstore-prepare -Dproject=tpcc"):

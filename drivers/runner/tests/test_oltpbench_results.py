@@ -27,6 +27,7 @@ from runner.store import Run
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = Path(__file__).parent / "samples" / "oltpbench"
+pytestmark = pytest.mark.usefixtures("read_once")
 BASE = "ycsb_2026-03-01_10-00-02"
 SUMMARY, WINDOWS, RAW = (SAMPLES / f"{BASE}.{name}" for name in ("summary.json", "results.csv", "raw.csv"))
 OLD = Files(SAMPLES / "old.summary", SAMPLES / "old.res", SAMPLES / "old.raw")

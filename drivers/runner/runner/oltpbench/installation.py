@@ -184,7 +184,7 @@ class HStore(Installation):
         if configuration.benchmark == "ycsb":
             reads = round(100 * wanted.read_share)
             parameters |= {
-                "client.weights": f'"ReadRecord:{reads},UpdateRecord:{100 - reads},*:0"',
+                "client.weights": f"ReadRecord:{reads},UpdateRecord:{100 - reads},*:0",
                 "benchmark.fixed_size": "true",
                 "benchmark.num_records": wanted.records,
                 "benchmark.skew_factor": f"{wanted.skew:g}",

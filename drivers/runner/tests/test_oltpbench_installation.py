@@ -88,7 +88,7 @@ def drive(fake: Fake, configured: Configuration, work: Path, **more: object) -> 
     told: list[str] = []
     options = {"load": True, "cancelled": lambda: False, "tell": told.append, **more}
     found = installation.find(fake.root)
-    found.check(configured)
+    found.check(configured, bool(options["load"]))
     measured, _ = installation.drive(found, configured, work, **options)  # type: ignore[arg-type]
     assert told, "whoever waits is told what for"
     return measured
@@ -195,7 +195,7 @@ def test_what_is_no_installation_is_refused(tmp_path: Path, monkeypatch: pytest.
     assert found.root == tmp_path
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="java is not on the PATH: BenchBase in "):
-        found.check(configuration.read(YCSB, "ycsb"))
+        found.check(configuration.read(YCSB, "ycsb"), True)
 
 
 # -- the command, and the table -------------------------------------------------------------------------------

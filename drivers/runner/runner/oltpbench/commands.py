@@ -140,7 +140,7 @@ def drive(
     for line in mapping.described(read):
         warn(line)
     theirs = installation.find(place)
-    theirs.check(read)
+    theirs.check(read, load)
     target = _target(results, into)
     system = name or foreign.system_name(theirs, read)
     failed = 0

@@ -72,9 +72,9 @@ class Installation(ABC):
     def collect(self, configuration: Configuration, work: Path) -> tuple[Measured, list[Path]]:
         """Read the results that the calls left; also return their files. Raises RunError."""
 
-    def check(self, configuration: Configuration) -> None:
+    def check(self, configuration: Configuration, load: bool) -> None:
         """Raise InputError for what would fail at once."""
-        del configuration
+        del configuration, load
         if shutil.which(self.program) is None:
             raise InputError(f"{self.program} is not on the PATH: {self.title} in {self.root} is run by it")
 
@@ -155,9 +155,11 @@ class HStore(Installation):
         build = root / "build.xml"
         return build.is_file() and "hstore-benchmark" in build.read_text(encoding="utf-8", errors="replace")
 
-    def check(self, configuration: Configuration) -> None:
+    def check(self, configuration: Configuration, load: bool) -> None:
         """See `Installation`; also that the project is prepared, and that its clients can do what is configured."""
-        super().check(configuration)
+        super().check(configuration, load)
+        if not load:
+            raise InputError("--no-load: H-Store loads at each start; allowed: --load")
         jar = self.root / f"{configuration.benchmark}.jar"
         if not jar.is_file():
             raise InputError(
@@ -169,8 +171,7 @@ class HStore(Installation):
 
     def steps(self, configuration: Configuration, work: Path, load: bool) -> list[Step]:
         """See `Installation`; it loads at each start, as a main-memory system does."""
-        if not load:
-            raise InputError("--no-load: H-Store loads at each start; allowed: --load")
+        del load
         wanted = mapping.settings_of(configuration, mapping.Choice((), (1.0,))).settings
         parameters: dict[str, object] = {
             "client.duration": round(1000 * wanted.measure_s),

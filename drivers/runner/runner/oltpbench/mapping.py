@@ -79,7 +79,6 @@ class Settings:
     systems: list[str]
     data_memory_ratio: list[float]
     scale_factor: str
-    isolation: str
     terminals: int
     warmup_s: float
     measure_s: float
@@ -133,7 +132,6 @@ def settings_of(configuration: Configuration, choice: Choice) -> Mapped:
         "systems": list(choice.systems),
         "data_memory_ratio": list(choice.data_memory_ratio),
         "scale_factor": scale_factor.text if scale_factor else "1",
-        "isolation": SERIALIZABLE,
         "terminals": terminals,
         "warmup_s": float(phase.warmup_s),
         "measure_s": float(phase.time_s),

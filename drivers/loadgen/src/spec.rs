@@ -17,6 +17,8 @@ use crate::ycsb::{KeyOrder, YcsbSpec};
 
 /// Version of the specification format that this binary understands.
 pub const SPEC_FORMAT: u32 = 1;
+/// More would take more memory (16 bytes each) than a client node should lend them.
+const MOST_RECORDED_TRANSACTIONS: u64 = 100_000_000;
 
 /// A specification that cannot be executed; `loadgen` exits with 2.
 #[derive(Debug, thiserror::Error)]
@@ -137,6 +139,8 @@ struct SpecFile {
     loading_threads: u32,
     schema: Option<PathBuf>,
     engine_settings: Option<Map<String, Value>>,
+    #[serde(default)]
+    record_transactions: u64,
 }
 
 fn default_loading_threads() -> u32 {
@@ -176,6 +180,8 @@ pub struct Spec {
     pub schema: Option<PathBuf>,
     /// Settings that a running engine is given before `run` connects its terminals (`anticache_engine::config::LIVE_SETTINGS`).
     pub engine_settings: Option<Map<String, Value>>,
+    /// Most transactions of the measured interval that are recorded one by one; 0: none are.
+    pub record_transactions: u64,
 }
 
 impl Spec {
@@ -265,6 +271,7 @@ impl SpecFile {
         in_range("loading_threads", self.loading_threads, 1, 256)?;
         in_range("warmup_s", self.warmup_s, 0.0, 86_400.0)?;
         in_range("measure_s", self.measure_s, 0.1, 86_400.0)?;
+        in_range("record_transactions", self.record_transactions, 0, MOST_RECORDED_TRANSACTIONS)?;
         if let Some(schema) = &self.schema {
             let allowed = "a readable file with the tables' SQL DDL";
             std::fs::File::open(schema).map_err(|error| Problem::new("schema", schema.display(), error, allowed))?;
@@ -283,6 +290,7 @@ impl SpecFile {
             loading_threads: self.loading_threads,
             schema: self.schema,
             engine_settings: self.engine_settings,
+            record_transactions: self.record_transactions,
         })
     }
 }

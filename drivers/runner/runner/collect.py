@@ -13,7 +13,7 @@ from runner.axes import written
 from runner.errors import RunError
 from runner.files import read_json
 from runner.plan import digest
-from runner.store import Run
+from runner.store import FOREIGN, Run
 from runner.systems import EVICTING
 
 STATUSES = ("ok", "invalid", "failed", "planned")
@@ -332,7 +332,7 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         **(_measured(result, environment) if result["status"] not in ("failed", "planned") else {}),
         **(_course(directory, result) if result["status"] not in ("failed", "planned") else {}),
         **(_hit_quality(result) if result["status"] not in ("failed", "planned") else {}),
-        **(_tpcc(directory, result, deployment["values"]["data"]) if _checked(result, spec) else {}),
+        **(_tpcc(directory, result, deployment["values"].get("data", {})) if _checked(result, spec) else {}),
         **_settings(deployment["values"], spec),
         **stored["cell"],
         **_reported(result),
@@ -448,6 +448,8 @@ def _hit_quality(result: dict[str, Any]) -> dict[str, float | None]:
 
 def _settings(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a deployment and of a trial on it; those that the system does not have stay empty."""
+    if FOREIGN in values:  # deployed by somebody else
+        return {"merge": "", "durability": "", "server_cpus": ""}
     names = ("memory_budget_bytes", "durability", "server_cpus")
     settings = {name: values[name] for name in names} | {"merge": ""}
     settings["disk_region_bytes"] = values["disk"]["region_bytes"] or None

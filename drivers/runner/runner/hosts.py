@@ -232,10 +232,10 @@ class Host:
 
     def read(self, path: Path) -> bytes:
         """Read a file."""
-        content = b""
+        content = bytearray()
         while chunk := base64.b64decode(self._ask("read", str(path), len(content))):
             content += chunk
-        return content
+        return bytes(content)
 
     def read_text(self, path: str) -> str | None:
         """Read a small file of the kernel's; None when it cannot be read."""

@@ -7,10 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from runner import claims, collect, context, extent, identity, notebooks, report, workload
+from runner import claims, collect, context, extent, identity, notebooks, report
 from runner.files import write_text
+from runner.oltpbench import kept
 from runner.plan import all_cells
 from runner.store import Run
+from runner.workload import Workload
 
 
 def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dict[str, Any]]:
@@ -37,10 +39,10 @@ def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dic
 
 def whole_grids(run: Run) -> dict[str, pd.DataFrame]:
     """Return the cells of each of a run's experiments, those that its scale leaves out included."""
-    return {name: extent.table_of(all_cells(_whole(name, run.key.scale))) for name in run.meta["experiments"]}
+    return {name: extent.table_of(all_cells(_whole(run, name))) for name in run.meta["experiments"]}
 
 
-def _whole(experiment: str, scale: str) -> workload.Workload:
+def _whole(run: Run, experiment: str) -> Workload:
     """Return the experiment with its whole grid, of which the scale may run a part."""
-    loaded = workload.load(context.WORKLOADS, experiment, scale)
+    loaded = kept.experiment_of(run, experiment)
     return dataclasses.replace(loaded, grid=loaded.experiment.grid)

@@ -317,6 +317,7 @@ def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> di
         "mysql_transaction": experiment.mysql_transaction,
         "loading_threads": values.loading_threads,
         **({"engine_settings": live_settings(workload.engine_of(cell), cell.system)} if changed else {}),
+        **({"record_transactions": experiment.record_transactions} if experiment.record_transactions else {}),
     }
 
 

@@ -23,8 +23,8 @@ from runner.store import PUBLISHED, Run
 
 UNPUBLISHED_KEYS = frozenset({"hostname", "boot_id", "endpoint", "load_average", "node_root_device"})
 """Of JSON records, at any depth: what names or describes a machine at a moment, and serves no figure."""
-UNPUBLISHED_FILES = ("loadgen-*.json", "anticache-micro-*.json", "spec.json")
-"""Of trials: copies of what plan.json holds."""
+UNPUBLISHED_FILES = ("loadgen-*.json", "anticache-micro-*.json", "spec.json", "transactions.csv")
+"""Of trials: copies of what plan.json holds, and single transactions, which are many."""
 TRAFFIC = frozenset({"fetch", "merge", "restart"})
 """Kinds of events that are left out: one for each access to an evicted tuple, and nothing is drawn from them."""
 _PATH = re.compile(r"(?<![\w.…/:])/(?!dev/|sys/|proc/)[\w.+@-]+(?:/[\w.+@-]+)+/?")

@@ -9,7 +9,7 @@ import pandas as pd
 CLIENT_SATURATED = "client_saturated"
 """The flag of a trial whose terminals were the bottleneck: invalid, but its throughput is a lower bound."""
 THROUGHPUT = "throughput_txn_s"
-REMARKS = frozenset({"not_settled", "events_lost", "disk_unlike_model"})
+REMARKS = frozenset({"not_settled", "events_lost", "disk_unlike_model", "goodput_unknown"})
 """Flags that leave a trial valid; every other one is a reason for being invalid."""
 
 

@@ -34,6 +34,8 @@ from runner.plan import Deployment, Plan, Trial
 
 RUN_FORMAT = 2
 INTERRUPTED = "interrupted"
+FOREIGN = "foreign"
+"""Key of a deployment's values in plan.json: what was deployed and measured by another installation's clients."""
 PUBLISHED = "published"
 """Key of run.json in a published copy: the name of the run that it is of."""
 
@@ -174,6 +176,20 @@ class Run:
         write_json(self.path / "plan.json", self.plan)
         write_json(self.path / "run.json", self.meta)
 
+    def add_configurations(self, configurations: dict[str, dict[str, Any]]) -> None:
+        """Keep mapped configurations of OLTP-Bench by the names of their experiments."""
+        if configurations:
+            self.meta["configurations"] = {**self.meta.get("configurations", {}), **configurations}
+            write_json(self.path / "run.json", self.meta)
+
+    def add_foreign(self, trial: dict[str, Any], deployment: dict[str, Any]) -> None:
+        """Add a trial of another installation, or replace its plan; its experiment is none that could be run again."""
+        with self._lock:
+            others = [t for t in self.plan["trials"] if t["hash"] != trial["hash"]]
+            self.plan["trials"] = [*others, trial]
+            self.plan["deployments"][deployment["id"]] = deployment
+            write_json(self.path / "plan.json", self.plan)
+
     def tables(self, content: str) -> dict[str, Any]:
         """Return what the tables of a data set held in each primary store after loading, as far as it is known."""
         try:
@@ -232,6 +248,11 @@ class Run:
             place = parent / f"{number:03d}-{name}-lane-{lane}"
             place.mkdir()
         return place
+
+
+def is_foreign(plan: dict[str, Any], trial: dict[str, Any]) -> bool:
+    """Tell whether a stored trial is another installation's (`runner.oltpbench.foreign`), which no plan of ours has."""
+    return FOREIGN in plan["deployments"][trial["deployment"]]["values"]
 
 
 def to_run(trials: Iterable[Trial], recorded: dict[str, Recorded]) -> list[Trial]:

@@ -23,7 +23,7 @@ from runner.engine import Engine
 from runner.errors import InputError
 from runner.files import ROOT
 from runner.systems import EVICTING, SYSTEMS, WITHOUT_EVICTION, System, family
-from runner.yamlfile import Document, Strict, check, nearest, read, shown
+from runner.yamlfile import Document, Location, Strict, check, nearest, read, shown
 
 MYSQL_MINIMUM_POOL_BYTES = 5 * 1024 * 1024  # innodb_buffer_pool_size cannot be smaller in MySQL 5.6
 MEMCACHED_MINIMUM_BYTES = 2 * 1024 * 1024  # one slab page of 1 MiB for items, one for the rest
@@ -63,6 +63,12 @@ class Experiment(Strict):
         ge=1,
         le=1000,
         description="an integer from 1 to 1000 (tuples, entries and blocks of a table to record after a trial)",
+    )
+    record_transactions: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000_000,
+        description="an integer from 1 to 100000000 (most transactions of a trial to record one by one)",
     )
 
     def benchmarks(self) -> list[str]:
@@ -369,59 +375,59 @@ def _place(document: Document, workload: Workload, key: tuple[str | int, ...]) -
 
 
 def _check_sizes(document: Document, workload: Workload, benchmark: str) -> None:
-    """Refuse sizes that a benchmark cannot have, and budgets that a server would silently round up."""
+    """Refuse what `size_problem` finds, naming the scale's key."""
+    if wrong := size_problem(workload, benchmark):
+        key, problem = wrong
+        raise document.error(_place(document, workload, key), problem)
+
+
+def size_problem(workload: Workload, benchmark: str) -> tuple[Location, str] | None:
+    """Return what is wrong with a scale's sizes, with the key that is to blame.
+
+    Sizes that a benchmark cannot have, and budgets that a server would silently round up.
+    """
     values, section = workload.values, workload.section(benchmark)
     ratios = workload.grid.values("data_memory_ratio")
     for ratio in ratios:
         if wrong := section.check_size(values, ratio):
-            key, problem = wrong
-            raise document.error(_place(document, workload, key), problem)
+            return wrong
     ratio = min(ratios, key=lambda r: section.budget_bytes(values, r, ""))
     budget_bytes = int(section.budget_bytes(values, ratio, ""))
     lead = (
         f"{section.data(values, ratio).described} at data_memory_ratio {written(ratio)}"
         f" leave a budget of {budget_bytes} bytes"
     )
-    location = _place(document, workload, (section.size_key,))
-    _check_mysql(document, location, lead, workload, budget_bytes=budget_bytes, size=section.size_key)
+    if problem := _mysql_problem(lead, workload, budget_bytes=budget_bytes, size=section.size_key):
+        return (section.size_key,), problem
     most = budget_bytes // BLOCKS_PER_BUDGET_MINIMUM // values.partitions
     systems = workload.grid.values("system")
     for factor in workload.grid.values("block_factor"):
         block_bytes = values.eviction_block_bytes * factor
         if block_bytes % 4096:
-            raise document.error(
-                _place(document, workload, ("eviction_block_bytes",)),
+            return (
+                ("eviction_block_bytes",),
                 f"block_factor {written(factor)} makes blocks of {block_bytes:g} bytes; allowed: multiples of 4096",
             )
     block_bytes = round(values.eviction_block_bytes * max(workload.grid.values("block_factor") or [1]))
     if any(family(s) == "anticache" for s in systems) and block_bytes > most:
-        raise document.error(
-            _place(document, workload, ("eviction_block_bytes",)),
+        return (
+            ("eviction_block_bytes",),
             f"{block_bytes} is not allowed here: {lead}, and a partition's part of it must hold at"
             f" least {BLOCKS_PER_BUDGET_MINIMUM} blocks; allowed: up to {most // 4096 * 4096}",
         )
+    return None
 
 
-def _check_mysql(
-    document: Document,
-    location: tuple[str | int, ...],
-    lead: str,
-    workload: Workload,
-    *,
-    budget_bytes: int,
-    size: str,
-) -> None:
-    """Refuse a budget below the least that MySQL's buffer pool and Memcached accept."""
+def _mysql_problem(lead: str, workload: Workload, *, budget_bytes: int, size: str) -> str:
+    """Say that a budget is below the least that MySQL's buffer pool and Memcached accept; empty where it is not."""
     systems = workload.grid.values("system")
     cache_bytes = int(budget_bytes * workload.experiment.memcached_share)
     pool_bytes = budget_bytes - cache_bytes if "mysql-memcached" in systems else budget_bytes
     if any(family(s) == "mysql" for s in systems) and pool_bytes < MYSQL_MINIMUM_POOL_BYTES:
-        raise document.error(
-            location,
+        return (
             f"{lead}, {pool_bytes} of it for MySQL's buffer pool, which cannot be below"
-            f" {MYSQL_MINIMUM_POOL_BYTES}: raise {size} or drop that ratio from the scale's grid",
+            f" {MYSQL_MINIMUM_POOL_BYTES}: raise {size} or drop that ratio from the scale's grid"
         )
     if "mysql-memcached" in systems and cache_bytes < MEMCACHED_MINIMUM_BYTES:
-        raise document.error(
-            location, f"{lead}, {cache_bytes} of it for Memcached, which needs {MEMCACHED_MINIMUM_BYTES}: raise {size}"
-        )
+        return f"{lead}, {cache_bytes} of it for Memcached, which needs {MEMCACHED_MINIMUM_BYTES}: raise {size}"
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from runner.hosts import Connection, Host
 from runner.identity import Code
 from runner.inventory import LaneNodes, Node
 from runner.machine import CpuSets
+from runner.oltpbench import mapping
 from runner.plan import Plan, Trial, make_plan
 from runner.store import Key, Run
 from runner.workload import Workload, load
@@ -68,6 +70,15 @@ def new_node() -> Callable[..., Node]:
 def workloads(tmp_path: Path) -> Path:
     """A copy of the real workloads that a test may spoil."""
     return Path(shutil.copytree(ROOT / "workloads", tmp_path / "workloads"))
+
+
+_load_once = functools.cache(load)
+
+
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mapped configurations of OLTP-Bench take their base from files that are read only once."""
+    monkeypatch.setattr(mapping, "load", _load_once)
 
 
 @pytest.fixture

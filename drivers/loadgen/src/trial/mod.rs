@@ -5,6 +5,7 @@ mod recorder;
 mod result;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod worker;
 
 use std::ops::Range;
@@ -25,8 +26,9 @@ use crate::workload::Workload;
 
 use events::EventRecorder;
 use recorder::{Counts, Recorder, Spans, Tally, Timeline, TimelineSecond, common_pauses};
-use result::{LatencySummary, RESULT_FORMAT, TpccResult, latency_log, tenths_csv, timeline_csv};
+use result::{LatencySummary, RESULT_FORMAT, TpccResult, latency_log, tenths_csv, timeline_csv, write_file_by};
 pub use result::{Status, TrialResult, to_json, write_file};
+use transactions::Transactions;
 use worker::{Outstanding, Shared, Stop, Worker};
 
 /// Share of its CPUs from which on the client counts as the bottleneck (design §4.4).
@@ -78,6 +80,8 @@ pub struct Trial {
     timeline: Vec<TimelineSecond>,
     /// `events.csv`, of systems that tell what they do.
     events: Option<String>,
+    /// `transactions.csv`, where the specification asks for it.
+    transactions: Option<Transactions>,
 }
 
 impl Trial {
@@ -90,6 +94,10 @@ impl Trial {
         write_file(&directory.join("tenths.csv"), tenths_csv(&self.timeline).as_bytes())?;
         if let Some(events) = &self.events {
             write_file(&directory.join("events.csv"), events.as_bytes())?;
+        }
+        if let Some(transactions) = &self.transactions {
+            let path = directory.join("transactions.csv");
+            write_file_by(&path, |file| transactions.write(self.types, file))?;
         }
         let log = latency_log(&self.tally, self.types, self.result.measured_s)?;
         write_file(&directory.join("latency.hdr"), &log)?;
@@ -185,6 +193,7 @@ impl<'a> Attempt<'a> {
             versions: Default::default(),
             tpcc: None,
             events: None,
+            transactions: None,
         };
         result.versions.insert("loadgen".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         Attempt { spec, workload, cpus, interrupt, patience, result, crew: None, events: None, measure_started: None }
@@ -268,7 +277,8 @@ impl<'a> Attempt<'a> {
         report: Sender<Result<(), SystemError>>,
     ) -> Result<Arc<Mutex<Recorder>>, SystemError> {
         let types = self.workload.transaction_types().len();
-        let recorder = Arc::new(Mutex::new(Recorder::new(types, shared.spans)));
+        let kept = transactions::share(self.spec.record_transactions, &group, self.spec.terminals);
+        let recorder = Arc::new(Mutex::new(Recorder::new(types, shared.spans).keeping(kept)));
         let streams = group.clone().map(|terminal| self.workload.terminal(terminal)).collect();
         let worker = Worker::new(Arc::clone(shared), connection, group.start, streams, Arc::clone(&recorder));
         std::thread::Builder::new()
@@ -336,6 +346,7 @@ impl<'a> Attempt<'a> {
         let mut timeline = Vec::new();
         let mut irregularities = Irregularities::default();
         let mut unmeasured_verify_failed = 0;
+        let mut transactions = None;
         if let Some(mut crew) = self.crew.take() {
             let complete = matches!(end, End::Complete);
             irregularities.late_errors = crew.stop(self.patience, complete, self.interrupt);
@@ -343,7 +354,9 @@ impl<'a> Attempt<'a> {
                 *self.result.errors.entry(error.kind()).or_default() += 1;
             }
             (timeline, unmeasured_verify_failed) = crew.sum_up(&mut tally, &mut irregularities);
+            transactions = crew.transactions();
         }
+        self.result.transactions = transactions.as_ref().map(|kept| kept.summary.clone());
         let measured_s = self.result.measured_s;
         self.result.set_measured(&tally, types, measured_s);
         self.result.verify_failed += unmeasured_verify_failed;
@@ -357,7 +370,7 @@ impl<'a> Attempt<'a> {
         });
         let interrupted = matches!(end, End::Interrupted);
         self.judge(end, &irregularities);
-        Trial { result: self.result, interrupted, tally, types, timeline, events }
+        Trial { result: self.result, interrupted, tally, types, timeline, events, transactions }
     }
 
     fn judge(&mut self, end: End, irregularities: &Irregularities) {
@@ -516,6 +529,13 @@ impl Crew {
             tally.record_outstanding(spans, now_ns, type_index, submitted_ns);
         }
         (timeline.lines(spans, now_ns), unmeasured_verify_failed)
+    }
+
+    /// Takes what the workers kept of single transactions; `None`: it was not asked for.
+    fn transactions(&self) -> Option<Transactions> {
+        let logs: Vec<_> = self.recorders.iter().filter_map(|recorder| lock(recorder).transactions.take()).collect();
+        let spans = self.shared.spans;
+        (!logs.is_empty()).then(|| Transactions::of(logs, spans.measure_start_ns, self.shared.now_ns()))
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use hdrhistogram::Histogram;
 
+use super::transactions::{TransactionLog, TransactionRecord};
 use crate::system::{Completion, Outcome};
 
 /// Longest latency that the histograms tell apart: one hour. Longer ones count as one hour.
@@ -282,6 +283,8 @@ pub struct Recorder {
     current: SecondTally,
     second: i64,
     second_end_ns: u64,
+    /// The transactions of the measured interval one by one, where they are asked for.
+    pub transactions: Option<TransactionLog>,
 }
 
 impl Recorder {
@@ -298,7 +301,14 @@ impl Recorder {
             current: SecondTally::new(),
             second: spans.second_of(0),
             second_end_ns: spans.second_end_ns(0),
+            transactions: None,
         }
+    }
+
+    /// Also keeps at most so many transactions of the measured interval one by one; `None`: none.
+    pub fn keeping(mut self, most: Option<usize>) -> Recorder {
+        self.transactions = most.map(TransactionLog::new);
+        self
     }
 
     /// Whether `now_ns` belongs to a later second than the current one; if so, [`Recorder::flush`]
@@ -336,6 +346,16 @@ impl Recorder {
         self.committed_so_far += u64::from(completion.outcome == Outcome::Committed);
         if now_ns >= self.spans.measure_start_ns {
             self.measured.record(type_index, latency_us, completion);
+            if let Some(log) = &mut self.transactions {
+                log.push(TransactionRecord {
+                    submitted_ns,
+                    latency_us: u32::try_from(latency_us).unwrap_or(u32::MAX),
+                    // Terminals are at most 4096, types five.
+                    terminal: completion.terminal as u16,
+                    type_index: type_index as u8,
+                    committed: completion.outcome == Outcome::Committed,
+                });
+            }
         } else {
             self.unmeasured_verify_failed += u64::from(completion.verified == Some(false));
         }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +13,7 @@ use serde::Serialize;
 
 use super::events::EventSummary;
 use super::recorder::{Counts, Tally, TimelineSecond};
+use super::transactions::TransactionSummary;
 use crate::system::ByServer;
 
 /// Version of the format of `result.json`.
@@ -92,6 +92,9 @@ pub struct TrialResult {
     /// Of systems that tell what they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<EventSummary>,
+    /// Where they were recorded one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transactions: Option<TransactionSummary>,
 }
 
 /// What is said of TPC-C besides.
@@ -142,11 +145,22 @@ impl TrialResult {
 /// # Errors
 /// What the file system reports, with the path.
 pub fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    write_file_by(path, |file| file.write_all(content))
+}
+
+/// The same for content that is too large to have in memory at once.
+///
+/// # Errors
+/// What the file system or `content` reports, with the path.
+pub fn write_file_by(
+    path: &Path,
+    content: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>,
+) -> anyhow::Result<()> {
     let temporary = path.with_extension("tmp");
     let write = || {
-        let mut file = std::fs::File::create(&temporary)?;
-        file.write_all(content)?;
-        file.sync_all()?;
+        let mut file = std::io::BufWriter::new(std::fs::File::create(&temporary)?);
+        content(&mut file)?;
+        file.into_inner()?.sync_all()?;
         std::fs::rename(&temporary, path)
     };
     write().with_context(|| format!("cannot write {}", path.display()))

@@ -154,6 +154,7 @@ fn committed_by_second(trial: &Trial) -> Vec<(i64, u64)> {
 fn a_system_that_is_well_is_not_doubted() {
     let trial = trial(Illness::default(), 0.5, HOUR);
     assert_doubts(&trial, &[]);
+    assert!(trial.transactions.is_none() && trial.result.transactions.is_none(), "nobody asked for them");
     let latencies = trial.tally.all_latencies_us().len();
     // Eight may be under way at the end of the measured interval.
     assert!((trial.result.committed..=trial.result.committed + 8).contains(&latencies), "{latencies}");

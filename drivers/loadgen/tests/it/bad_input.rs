@@ -37,6 +37,7 @@ fn impossible_values_are_named_with_what_is_allowed() {
         ("/system", json!("oracle"), &["system = oracle", "mysql-memcached", "null"]),
         ("/benchmark", json!("tpch"), &["benchmark = tpch", "allowed: ycsb"]),
         ("/mysql_transaction", json!("none"), &["`none`", "`explicit`", "`autocommit`"]),
+        ("/record_transactions", json!(100_000_001_u64), &["record_transactions = 100000001", "0 to 100000000"]),
         ("/engine_settings", json!({"merge": "block"}), &["engine_settings = present", "is not the engine", "absent"]),
         ("/client_cpus", json!("7-3"), &["client_cpus = 7-3", "backwards", "0-1,3"]),
         ("/client_cpus", json!("1000"), &["client_cpus = 1000", "not available"]),

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 #[test]
 fn a_null_trial_leaves_complete_and_consistent_files() {
-    let bench = Bench::new();
+    let mut bench = Bench::new();
+    bench.set("/record_transactions", json!(1000));
     let output = bench.call("run");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 
@@ -38,6 +39,22 @@ fn a_null_trial_leaves_complete_and_consistent_files() {
     assert!(timeline_of(&bench, ..0) > 0, "the warm-up is in the timeline");
     let log = std::fs::read_to_string(bench.path("latency.hdr")).unwrap();
     assert!(log.contains("Tag=read,") && log.contains("Tag=update,"), "{log}");
+    assert_single_transactions(&bench, &result);
+}
+
+/// Asserts that as many transactions as were asked for stand in `transactions.csv`, in the order of submission.
+fn assert_single_transactions(bench: &Bench, result: &Value) {
+    let csv = std::fs::read_to_string(bench.path("transactions.csv")).unwrap();
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines[0], ["start_us", "latency_us", "type", "terminal", "outcome"]);
+    let kept = lines.len() as u64 - 1;
+    assert_eq!(result["transactions"]["recorded"], kept);
+    assert_eq!(result["transactions"]["lost"], result["committed"].as_u64().unwrap() - kept);
+    // Every worker has its share, one that was slower has not used it up.
+    assert!((1..=1000 + 8).contains(&kept), "{kept}");
+    let starts: Vec<i64> = lines[1..].iter().map(|line| line[0].parse().unwrap()).collect();
+    assert!(starts.is_sorted() && starts.iter().all(|start_us| *start_us < 500_000));
+    assert!(lines[1..].iter().all(|line| ["read", "update"].contains(&line[2]) && line[4] == "committed"));
 }
 
 /// Sum of the committed transactions of the timeline's seconds in a range.

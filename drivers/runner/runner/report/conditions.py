@@ -12,9 +12,9 @@ import pandas as pd
 
 from runner import context
 from runner.errors import InputError
+from runner.oltpbench import kept
 from runner.report.settings import value_in_words
-from runner.store import Run
-from runner.workload import load
+from runner.store import Run, is_foreign
 from runner.yamlfile import read
 
 NO_EXPERIMENTS = frozenset({"scales", "claims"})  # what else lies in workloads/
@@ -187,16 +187,24 @@ def _left_out(rows: pd.DataFrame, grid: pd.DataFrame) -> str:
 def rerun(run: Run, grids: Mapping[str, pd.DataFrame]) -> list[str]:
     """Return the commands that run the same experiments again; systems and trials only where the run chose them."""
     key, commit = run.key, run.meta["code"]["commit"]
-    systems = dict.fromkeys(trial["cell"]["system"] for trial in run.trials)
+    own = [trial for trial in run.trials if not is_foreign(run.plan, trial)]
+    systems = dict.fromkeys(trial["cell"]["system"] for trial in own)
     every = {system for grid in grids.values() for system in grid["system"]}
     commands = [f"git checkout {commit}"] if re.fullmatch("[0-9a-f]{40}", str(commit)) else []
     commands += ["make build"]
-    commands += [
-        f".venv/bin/python -m runner run --experiment {','.join(run.meta['experiments'])} --scale {key.scale}"
-        f" --inventory {key.inventory} --disk {key.disk}"
-        + (f" --systems {','.join(systems)}" if systems and set(systems) != every else "")
-        + (f" --trials {count}" if (count := _chosen_trials(run)) else "")
-    ]
+    where = f" --scale {key.scale} --inventory {key.inventory} --disk {key.disk}"
+    configured = kept.records(run)
+    experiments = [name for name in run.meta["experiments"] if name not in configured]
+    trials = f" --trials {count}" if (count := _chosen_trials(run)) else ""
+    if experiments:
+        chosen = f" --systems {','.join(systems)}" if systems and set(systems) != every else ""
+        commands += [f".venv/bin/python -m runner run --experiment {','.join(experiments)}{where}{chosen}{trials}"]
+    for record in configured.values():
+        commands += [
+            f".venv/bin/python -m runner oltpbench run {record['file']} --benchmark {record['benchmark']}{where}"
+            f" --systems {','.join(record['systems'])}"
+            f" --data-memory-ratio {','.join(f'{ratio:g}' for ratio in record['data_memory_ratio'])}{trials}"
+        ]
     return [*commands, "make report"]
 
 
@@ -204,10 +212,11 @@ def _chosen_trials(run: Run) -> int | None:
     """Return how many trials of a cell the run was asked for, where that is not what its scale says."""
     planned: dict[str, int] = {}
     for trial in run.trials:
-        planned[trial["experiment"]] = max(planned.get(trial["experiment"], 0), trial["trial"] + 1)
+        if not is_foreign(run.plan, trial):
+            planned[trial["experiment"]] = max(planned.get(trial["experiment"], 0), trial["trial"] + 1)
     for experiment, count in planned.items():
         try:
-            usual = load(context.WORKLOADS, experiment, run.key.scale).values.trials
+            usual = kept.experiment_of(run, experiment).values.trials
         except InputError:  # an experiment or a scale that this checkout does not have (any more)
             continue
         if count != usual:

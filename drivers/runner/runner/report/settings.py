@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.axes import AXES, NAMES, written
-from runner.store import Run
+from runner.store import Run, is_foreign
 from runner.systems import SYSTEMS, WITHOUT_EVICTION, family
 
 NOT_SETTINGS = frozenset({"format", "seed", "system", "benchmark", "mix", "skew", "data_memory_ratio"})
@@ -124,6 +124,9 @@ def _agree(values: list[_Value]) -> bool:
 def _settings(run: Run, trial: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """List a trial's settings: its deployment's, its driver's, and what was recorded of limit and versions."""
     system = trial["cell"]["system"]
+    if is_foreign(run.plan, trial):
+        yield from _foreign_settings(run, trial)
+        return
     values = {**run.plan["deployments"][trial["deployment"]]["values"]}
     spec = {name: value for name, value in trial["spec"].items() if name not in values}
     # What a running engine was given before the trial stands in the place of what it was started with.
@@ -141,6 +144,15 @@ def _settings(run: Run, trial: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "memory_limit_bytes", limit if limit is not None else f"not enforced: {group.get('why_not') or 'unknown'}"
     if environment.get("versions"):
         yield "versions", ", ".join(f"{name} {version}" for name, version in sorted(environment["versions"].items()))
+
+
+def _foreign_settings(run: Run, trial: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """List what is known of another installation's trial: the configuration that it was given, and by whom it ran."""
+    spec = {name: trial["spec"][name] for name in ("terminals", "warmup_s", "measure_s")}
+    yield from _flat({**spec, **run.plan["deployments"][trial["deployment"]]["values"]["foreign"]})
+    group = run.environment(trial["hash"]).get("control_group", {})
+    if group:
+        yield "memory_limit_bytes", f"not enforced: {group['why_not']}"
 
 
 def _has(system: str, name: str) -> bool:

@@ -1,0 +1,224 @@
+"""Carrying out what the command line asks for: a request is planned for its nodes, what is left of the plan is run.
+
+Exit codes are those of every command (`runner.cli`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runner import cluster, context, driver, identity, machine, outputs, precautions, resume, store
+from runner.cluster import Cluster, Lane
+from runner.deploy import Ansible
+from runner.disk import Disk, choose
+from runner.errors import InputError
+from runner.interrupt import Interrupt
+from runner.inventory import Inventory
+from runner.lane import LaneWorker
+from runner.oltpbench import kept
+from runner.plan import Estimate, Plan, Trial, estimate, make_plan
+from runner.progress import SweepProgress, duration
+from runner.recording import Recorder, Summary, Tools
+from runner.store import Run
+from runner.sweep import Sweep
+from runner.workload import Workload
+
+UNKNOWN_CPUS = machine.CpuSets("0", "1")  # to plan with before the nodes are asked
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRIALS_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+ExperimentOption = Annotated[str, typer.Option(help="experiments, separated by commas")]
+ScaleOption = Annotated[str, typer.Option(help="a scale of workloads/scales.yml")]
+InventoryOption = Annotated[str, typer.Option(help="local, lab, or the path of an Ansible inventory")]
+DiskOption = Annotated[str, typer.Option(help="the disk profile; so far: none")]
+ResultsOption = Annotated[Path, typer.Option(help="where results go")]
+SystemsOption = Annotated[str, typer.Option(help="only these systems, separated by commas")]
+WhereOption = Annotated[list[str], typer.Option(help="only these cells: AXIS=VALUE[,VALUE…], e.g. skew=1.5,1.25")]
+TrialsOption = Annotated[int | None, typer.Option(min=1, help="another number of trials per cell")]
+NodeVarOption = Annotated[list[str], typer.Option(help="override a variable of the inventory: NAME=VALUE")]
+MixedCodeOption = Annotated[bool, typer.Option(help="go on also where other code measured the recorded trials")]
+RunOption = Annotated[str, typer.Option("--run", help="a run below RESULTS/runs, or latest")]
+
+
+def say(text: str = "") -> None:
+    """Print a line."""
+    typer.echo(text)
+
+
+def warn(text: str) -> None:
+    """Print a warning."""
+    typer.echo(f"warning: {text}", err=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What was asked for, read and checked as far as this can be done before any node is asked."""
+
+    loaded: list[Workload]
+    disk: Disk
+    systems: list[str] | None
+    where: dict[str, list[str]]
+    trials: int | None
+    inventory: Inventory
+
+    def plan(self, cpus: machine.CpuSets) -> Plan:
+        """Plan it for nodes with these CPU sets."""
+        return make_plan(self.loaded, cpus, self.disk, systems=self.systems, where=self.where, trials=self.trials)
+
+
+def plan_of(target: Run, cpus: machine.CpuSets) -> Plan:
+    """Plan a run's experiments again and keep the trials that the run planned.
+
+    Raises InputError when workloads, CPUs or formats changed so that the recorded hashes mean something else now.
+    """
+    wanted = {t["hash"] for t in target.trials if not store.is_foreign(target.plan, t)}
+    loaded = [kept.experiment_of(target, name) for name in target.meta["experiments"]]
+    most = max((t["trial"] for t in target.trials), default=0) + 1
+    whole = make_plan(loaded, cpus, choose(target.key.disk, context.ROOT), trials=most)
+    trials = tuple(t for t in whole.trials if t.hash in wanted)
+    if len(trials) != len(wanted):
+        raise InputError(
+            f"{target.path}: {len(wanted) - len(trials)} of its trials are not in the plan any more (workloads, CPUs"
+            f" or formats changed since); start a new run with `make {target.meta['experiments'][0]}`"
+        )
+    return Plan(whole.scale, whole.workloads, trials, whole.deployments)
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What one call is to do: the trials of a plan that are left, where, and with which code."""
+
+    plan: Plan
+    todo: list[Trial]
+    inventory: Inventory
+    nodes: Cluster
+    key: store.Key
+    code: identity.Code
+
+    @functools.cached_property
+    def cost(self) -> Estimate:
+        """Estimate what is left."""
+        return estimate(self.plan, self.todo, self.nodes.kept_datasets(), len(self.nodes.lanes))
+
+    def check(self, target: Run | None, mixed_code: bool) -> None:
+        """Raise InputError for what forbids the work: another run's conditions or code, unlike nodes, no space."""
+        if target is not None:
+            resume.refuse_other_conditions(target, self.key)
+            if not mixed_code:
+                resume.refuse_other_code(target, self.code, identity.shaping_files(context.ROOT), self.todo)
+        driver.binary(context.ROOT)
+        if self.todo:
+            self.nodes.check_sameness()
+        for lane in self.nodes.lanes:
+            context.check_space(lane.nodes.db.node_root, self.cost.disk_bytes, lane.db)
+
+    def ansible(self, lane: Lane, interrupt: Interrupt) -> Ansible:
+        """Return what runs plays on a lane."""
+        return Ansible(
+            context.ROOT,
+            self.inventory.path(),
+            dict(self.inventory.variables),
+            lane.nodes.db.control_root,
+            (lane.db.name, lane.client.name),
+            interrupt.patience_over,
+        )
+
+
+def sweep(work: Work, target: Run) -> Summary:
+    """Execute what is left."""
+    already = len(work.plan.trials) - len(work.todo)
+    seconds = work.cost.seconds
+    say(f"run {target.path}: {len(work.todo)} trials to do, {already} recorded, about {duration(seconds)}")
+    if not work.todo:
+        return Summary()
+    lanes, cpus = work.nodes.lanes, work.nodes.cpus
+    described = {h.name: facts for lane in lanes for h, facts in lane.described()}
+    warnings = precautions.before_a_sweep(work.plan, cpus, context.ROOT, described)
+    for warning in warnings:
+        warn(warning)
+    target.add_warnings(warnings)
+    target.keep_code(work.code, identity.shaping_files(context.ROOT))
+    target.add_lanes({lane.name: lane.record() for lane in lanes})
+    interrupt = Interrupt()
+    with interrupt.listening(), SweepProgress(len(work.todo), seconds, lanes=len(lanes)) as progress:
+        interrupt.on_ask = lambda: progress.say("interrupted: ending the trials in flight, stopping the servers")
+        tools = Tools(context.ROOT, driver.binary(context.ROOT), cpus, choose(work.key.disk, context.ROOT), work.code)
+        recorder = Recorder(work.plan, target, tools, progress)
+        workers = [LaneWorker(lane, work.ansible(lane, interrupt), recorder, interrupt) for lane in lanes]
+        return Sweep(work.plan, workers, recorder, interrupt).execute(work.todo)
+
+
+def finish(target: Run, summary: Summary, figures: bool) -> None:
+    """Write everything that follows from the records, and leave with the fitting exit code."""
+    outputs.refresh(target, draw=figures and not summary.interrupted)
+    close(target, summary)
+
+
+def close(target: Run, summary: Summary) -> None:
+    """Print the summary with the command that comes next, and exit."""
+    counts = Counter(target.states().values())
+    for line in list(dict.fromkeys(summary.reasons))[:10]:
+        say(f"  {line}")
+    if len(summary.reasons) > 10:  # noqa: PLR2004 - the rest stands in the table
+        say(f"  … and {len(summary.reasons) - 10} more")
+    text = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    if summary.interrupted:
+        say(f"interrupted; {text}; go on with the same command. {target.path}")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if counts["failed"] or counts["planned"]:
+        say(f"{text}; reasons: {target.path}/trials.csv; run the failed ones again: make retry")
+        raise typer.Exit(EXIT_TRIALS_FAILED)
+    say(f"{text}; results: {target.path} (report.html, trials.csv, claims.json, figures/)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Manner:
+    """How a request is carried out: where its records go, and what is done with them."""
+
+    results: Path
+    fresh: bool = False
+    into: str = ""
+    mixed_code: bool = False
+    figures: bool = True
+
+
+def carry_out(
+    request: Request,
+    disk: str,
+    manner: Manner,
+    configurations: dict[str, kept.Record] | None = None,
+    notes: list[str] | None = None,
+) -> None:
+    """Run what is planned and not recorded yet, then write all that follows from the records.
+
+    `configurations` are kept with the run, its workloads that have no file in ``workloads/``; so are `notes` on them.
+    Ends with `typer.Exit` unless all trials are recorded and none failed.
+    """
+    with cluster.connected(request.inventory, request.inventory.lanes()) as nodes:
+        made = request.plan(nodes.cpus)
+        code = identity.code_identity(context.ROOT)
+        key = resume.key_of(made.scale, request.inventory, disk, code, nodes.identity)
+        target = None if manner.fresh else store.find(manner.results, key)
+        if manner.into:
+            target = store.open_run(manner.results, manner.into)
+        recorded = target.recorded() if target is not None else {}
+        work = Work(made, store.to_run(made.trials, recorded), request.inventory, nodes, key, code)
+        work.check(target, manner.mixed_code)
+        if target is not None:
+            kept.refuse_others(target, configurations or {})
+        context.check_space(manner.results, len(work.todo) * 64 * 1024)
+        if target is None:
+            first = nodes.lanes[0].db_facts
+            target = store.create(manner.results, key, code, {**first, "rustc": machine.rustc(context.ROOT)})
+        else:
+            store.point_latest(manner.results, target.path)
+        target.add_configurations(configurations or {})
+        target.add_warnings(notes or [])
+        target.add_plan(made)
+        summary = sweep(work, target)
+    finish(target, summary, manner.figures)

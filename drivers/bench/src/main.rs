@@ -16,6 +16,8 @@ mod eviction;
 mod growth;
 mod harness;
 mod multi;
+#[cfg(feature = "peers")]
+mod peers;
 mod tpcc;
 mod ycsb;
 
@@ -47,6 +49,9 @@ enum What {
     Eviction(eviction::Arguments),
     /// TPC-C larger than memory.
     Growth(growth::Arguments),
+    /// YCSB in memory on other stores, beside the engine.
+    #[cfg(feature = "peers")]
+    Peers(peers::Arguments),
 }
 
 impl What {
@@ -60,6 +65,8 @@ impl What {
             Self::Durability(arguments) => durability::run(arguments, own.path(), report),
             Self::Eviction(arguments) => eviction::run(arguments, own.path(), report),
             Self::Growth(arguments) => growth::run(arguments, own.path(), report),
+            #[cfg(feature = "peers")]
+            Self::Peers(arguments) => peers::run(arguments, own.path(), report),
         }
     }
 }
@@ -70,8 +77,9 @@ fn main() -> anyhow::Result<()> {
         eprintln!("warning: debug assertions are on; these figures mean nothing");
     }
     let all = ["ycsb", "tpcc", "multi", "durability", "eviction", "growth"];
+    let peers = if cfg!(feature = "peers") { &["peers"][..] } else { &[] };
     let chosen = match arguments.what {
-        What::All => all.map(|name| Arguments::parse_from(["bench", name]).what).into(),
+        What::All => all.iter().chain(peers).map(|name| Arguments::parse_from(["bench", name]).what).collect(),
         one => vec![one],
     };
     std::fs::create_dir_all(&arguments.directory)

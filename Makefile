@@ -13,6 +13,7 @@ SYSTEMS ?=
 INVENTORY ?= local
 DISK ?= hdd-7200
 RESULTS ?= results
+PEERS ?=
 
 FIGURES := fig01-05 fig06 fig07 fig08 fig09 fig09a fig09b fig10 fig11 fig11a fig11b fig12 beyond
 # A target runs the experiments with its name, or with its name and a letter, or a dash and a word, behind it.
@@ -40,7 +41,8 @@ help: ## List the targets and variables
 	  'SYSTEMS=$(SYSTEMS)' 'only these systems, separated by commas (default: all of the experiment)' \
 	  'INVENTORY=$(INVENTORY)' 'local, lab, or the path of an Ansible inventory' \
 	  'DISK=$(DISK)' 'hdd-7200, hdd-15k, sata-ssd, nvme (emulated), none (the own disk as it is), /dev/NAME (a real one, formatted)' \
-	  'RESULTS=$(RESULTS)' 'where results go'
+	  'RESULTS=$(RESULTS)' 'where results go' \
+	  'PEERS=$(PEERS)' '1: `make bench` measures other stores beside the engine'
 
 doctor: ## Say what is missing or wrong on this machine, and how to mend it
 	@command -v python3 >/dev/null || { echo 'FAIL  python           not there -> apt-get install python3, or just make setup'; exit 1; }
@@ -132,8 +134,12 @@ status: setup ## Say how far the newest run is
 retry: build ## Run only the failed trials of the newest run
 	@$(RUNNER) retry $(WHERE)
 
-bench: build ## Measure the engine, the drivers and the disk; writes RESULTS/bench/latest.json
-	@$(CARGO) run --release --locked -p anticache-bench -- all --json "$(abspath $(RESULTS))/bench/latest.json"
+bench: build ## Measure engine, drivers and disk, with PEERS=1 other stores too; writes RESULTS/bench/latest.json
+	@if [ '$(PEERS)' = 1 ]; then
+	  setup/bootstrap.sh --peers
+	  echo 'bench: compiling the stores that the engine is compared with takes minutes the first time' >&2
+	fi
+	$(CARGO) run --release --locked -p anticache-bench $(if $(filter 1,$(PEERS)),--features peers) -- all --json "$(abspath $(RESULTS))/bench/latest.json"
 
 clean: ## Stop the servers that were started here, remove var/ and RESULTS/runs
 	@if command -v python3 >/dev/null; then python3 setup/clean.py --results "$(RESULTS)"; fi

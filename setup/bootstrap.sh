@@ -3,6 +3,7 @@
 # Called by `make setup`; safe to call again: a second call compares stamps and changes nothing.
 #   setup/bootstrap.sh            do it
 #   setup/bootstrap.sh --python   only the Python environment: what figures, claims and report need
+#   setup/bootstrap.sh --peers    only the packages of `PEERS=1 make bench`, which nothing else needs
 #   setup/bootstrap.sh --lock     only make requirements.lock anew from requirements.in
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,7 +27,7 @@ missing() {
     '') ;;
     unless-command) command -v "$argument" >/dev/null && return 1 ;;
     rust) [ -n "$(rust_directory)" ] && return 1 ;;
-    *) fail "setup/debian-packages*.txt: unknown condition \"$condition\" of package $package: unless-command NAME or rust" ;;
+    *) fail "setup/*packages*.txt: unknown condition \"$condition\" of package $package: unless-command NAME or rust" ;;
   esac
   ! installed "$package"
 }
@@ -122,9 +123,10 @@ make_lock() {
 
 mkdir -p "$TOOLS"
 if [ "${1:-}" = --lock ]; then make_lock; exit; fi
-[ $# -eq 0 ] || [ "$*" = --python ] || fail "unknown argument \"$*\": none, --python or --lock"
+[ $# -eq 0 ] || [ "$*" = --python ] || [ "$*" = --peers ] || fail "unknown argument \"$*\": none, --python, --peers or --lock"
 exec 9> "$TOOLS/setup.lock"
 flock -w 900 9 || fail "another set-up has been running for 15 minutes (lock $TOOLS/setup.lock)"
+if [ "${1:-}" = --peers ]; then install_packages setup/peers-packages.txt; exit; fi
 if [ $# -eq 0 ]; then
   install_packages setup/debian-packages-python.txt setup/debian-packages.txt
   record_rust

@@ -23,6 +23,8 @@ const BENCHMARKS: &[(&str, f64)] = &[
     ("durability", 50.0),
     ("drivers", 20.0),
     ("disk", 50.0),
+    #[cfg(feature = "peers")]
+    ("peers", 240.0),
 ];
 
 #[derive(clap::Args)]

@@ -24,6 +24,8 @@ mod harness;
 mod machine;
 mod memory;
 mod multi;
+#[cfg(feature = "peers")]
+mod peers;
 mod stalls;
 mod tcp;
 mod tpcc;
@@ -71,6 +73,9 @@ enum What {
     Drivers(drivers::Arguments),
     /// The machine's own disk, and the emulated one against its model.
     Disk(disk::Arguments),
+    /// YCSB in memory on other stores, beside the engine.
+    #[cfg(feature = "peers")]
+    Peers(peers::Arguments),
 }
 
 fn run(what: What, directory: &Path, json: Option<PathBuf>) -> anyhow::Result<()> {
@@ -93,6 +98,8 @@ fn run(what: What, directory: &Path, json: Option<PathBuf>) -> anyhow::Result<()
         What::Durability(arguments) => durability::run(arguments, directory, report),
         What::Drivers(arguments) => drivers::run(arguments, directory, report),
         What::Disk(arguments) => disk::run(arguments, directory, report),
+        #[cfg(feature = "peers")]
+        What::Peers(arguments) => peers::run(arguments, directory, report),
     }
 }
 

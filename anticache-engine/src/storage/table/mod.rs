@@ -12,7 +12,7 @@ use std::io;
 use super::hash_index::{Handle, hash_key};
 use super::index::{Columns, Index, reference};
 use super::meter::MemoryMeter;
-use super::tuples::{NO_TUPLE, TupleId, TupleMemory};
+use super::tuples::{TupleId, TupleMemory};
 use super::var_heap::{VarHeap, VarRef};
 use crate::anticache::chain::LruChain;
 use crate::anticache::evicted_table::{EvictedId, EvictedTable};

@@ -14,7 +14,7 @@ use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::ProcedureSet;
 use anyhow::Context;
 
-use crate::harness::Replies;
+use crate::harness::{Replies, thread_cpu_s};
 
 /// Turns between two looks at the clock.
 const TURNS: usize = 16;
@@ -87,7 +87,9 @@ pub struct Pace {
 pub struct Done {
     pub transactions: usize,
     pub seconds: f64,
-    /// Of these, seconds in which everything under way waited for the disk.
+    /// CPU time of the thread: what others did meanwhile on its CPU is not in it.
+    pub cpu_s: f64,
+    /// Of this, time in which everything under way waited for the disk.
     pub idle_s: f64,
 }
 
@@ -96,14 +98,15 @@ impl Done {
         self.transactions as f64 / self.seconds
     }
 
-    /// Microseconds that the executor was busy for each transaction.
+    /// Microseconds of CPU time for each transaction, without what was spent on waiting for the disk.
     pub fn busy_us(&self) -> f64 {
-        (self.seconds - self.idle_s) * 1e6 / self.transactions as f64
+        (self.cpu_s - self.idle_s) * 1e6 / self.transactions as f64
     }
 
     pub fn add(&mut self, other: Self) {
         self.transactions += other.transactions;
         self.seconds += other.seconds;
+        self.cpu_s += other.cpu_s;
         self.idle_s += other.idle_s;
     }
 }
@@ -255,14 +258,13 @@ impl<S: Sink> Driver<S> {
     /// # Errors
     /// When a transaction has failed.
     pub fn run(&mut self, requests: &mut Requests, pace: Pace, duration: Duration) -> anyhow::Result<Done> {
-        let (started, mut done, mut idle_since) = (Instant::now(), Done::default(), None);
+        let (started, mut spent) = (Instant::now(), Spent::begin());
         while started.elapsed() < duration {
             for _ in 0..TURNS {
-                self.counted_turn(requests, pace, &mut done, &mut idle_since)?;
+                self.counted_turn(requests, pace, &mut spent)?;
             }
         }
-        done.seconds = started.elapsed().as_secs_f64();
-        Ok(done)
+        Ok(spent.end(started))
     }
 
     /// Begins each of the requests once, or those for which there is time; the next call goes on behind them.
@@ -270,36 +272,56 @@ impl<S: Sink> Driver<S> {
     /// # Errors
     /// When a transaction has failed.
     pub fn run_once(&mut self, requests: &mut Requests, pace: Pace, limit: Duration) -> anyhow::Result<Done> {
-        let (started, mut done, mut idle_since) = (Instant::now(), Done::default(), None);
+        let (started, mut spent) = (Instant::now(), Spent::begin());
         while !requests.is_over() && started.elapsed() < limit {
             for _ in 0..TURNS {
-                self.counted_turn(requests, pace, &mut done, &mut idle_since)?;
+                self.counted_turn(requests, pace, &mut spent)?;
                 if requests.is_over() {
                     break;
                 }
             }
         }
-        done.seconds = started.elapsed().as_secs_f64();
-        Ok(done)
+        Ok(spent.end(started))
     }
 
     #[inline]
-    fn counted_turn(
-        &mut self,
-        requests: &mut Requests,
-        pace: Pace,
-        done: &mut Done,
-        idle_since: &mut Option<Instant>,
-    ) -> anyhow::Result<()> {
+    fn counted_turn(&mut self, requests: &mut Requests, pace: Pace, spent: &mut Spent) -> anyhow::Result<()> {
         let (begun, ended) = self.turn(requests, pace)?;
-        done.transactions += ended;
+        spent.done.transactions += ended;
         if begun == 0 && ended == 0 {
-            idle_since.get_or_insert_with(Instant::now);
+            spent.idle_since_s.get_or_insert_with(thread_cpu_s);
             self.sink.idle();
-        } else if let Some(since) = idle_since.take() {
-            done.idle_s += since.elapsed().as_secs_f64();
+        } else {
+            spent.is_busy();
         }
         Ok(())
+    }
+}
+
+/// Keeps account of what is done; CPU times in seconds.
+struct Spent {
+    done: Done,
+    began_s: f64,
+    idle_since_s: Option<f64>,
+}
+
+impl Spent {
+    fn begin() -> Self {
+        Self { done: Done::default(), began_s: thread_cpu_s(), idle_since_s: None }
+    }
+
+    #[inline]
+    fn is_busy(&mut self) {
+        if let Some(since_s) = self.idle_since_s.take() {
+            self.done.idle_s += thread_cpu_s() - since_s;
+        }
+    }
+
+    fn end(mut self, started: Instant) -> Done {
+        self.is_busy();
+        self.done.cpu_s = thread_cpu_s() - self.began_s;
+        self.done.seconds = started.elapsed().as_secs_f64();
+        self.done
     }
 }
 

@@ -227,7 +227,7 @@ fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &[Reads],
     }
 }
 
-/// What a miss costs the executor: its busy time for a transaction, less that of one in memory and what it spent on constructing blocks, for each
+/// What a miss costs the executor: its CPU time for a transaction, less that of one in memory and what it spent on constructing blocks, for each
 /// transaction that met an evicted tuple. The disk's read by itself costs it what a direct read of a page costs a thread that does nothing else.
 fn show_cost(name: &str, in_memory: &Variant, tally: &Tally, disk: &[Reads], settings: &str, report: &mut Report) {
     let transactions = tally.done.transactions as f64;
@@ -236,7 +236,7 @@ fn show_cost(name: &str, in_memory: &Variant, tally: &Tally, disk: &[Reads], set
     let eviction_us = tally.eviction_us as f64 / transactions;
     let miss_us = (beyond_us - eviction_us) / misses;
     let read_us = median(&disk.iter().map(|reads| reads.cpu_us).collect::<Vec<_>>());
-    report.add(&format!("{name}: executor idle"), tally.done.idle_s / tally.done.seconds, "of time", None, settings);
+    report.add(&format!("{name}: executor idle"), tally.done.idle_s / tally.done.cpu_s, "of time", None, settings);
     report.add(&format!("{name}: constructing blocks, for each miss"), eviction_us / misses, "us", None, settings);
     report.add(&format!("{name}: fetch, merge and second run, for each miss"), miss_us, "us", None, settings);
     let peer = ("CPU time of a direct read by itself", (miss_us - read_us) / read_us);

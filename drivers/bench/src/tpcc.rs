@@ -17,7 +17,7 @@ use anticache_engine::procedure::tpcc::params::Load;
 use anyhow::Context;
 
 use crate::driver::{Done, Driver, Pace, Requests, directory};
-use crate::harness::{self, BATCH, Report, median, ratio, schema, thread_cpu_s};
+use crate::harness::{self, BATCH, Report, median, ratio, schema};
 
 /// Inputs drawn; a run cycles through them.
 pub const DRAWN: usize = 1 << 18;
@@ -111,16 +111,12 @@ struct Variant {
     name: &'static str,
     driver: Driver,
     done: Done,
-    /// Seconds that the processor spent on what was done.
-    cpu_s: f64,
     rates: Vec<f64>,
 }
 
 impl Variant {
     fn measure(&mut self, requests: &mut Requests, duration: Duration) -> anyhow::Result<f64> {
-        let cpu_before_s = thread_cpu_s();
         let done = self.driver.run(requests, PACE, duration)?;
-        self.cpu_s += thread_cpu_s() - cpu_before_s;
         self.driver.settle()?;
         self.done.add(done);
         Ok(done.per_s())
@@ -142,7 +138,7 @@ fn variants(arguments: &Arguments, warehouses: i16, parent: &Path) -> anyhow::Re
         let config = Config { anticaching, log, log_segment_bytes: 256 << 20, ..defaults };
         let mut driver = Driver::open(&config)?;
         load(&mut driver, Scale::new(warehouses))?;
-        variants.push(Variant { name, driver, done: Done::default(), cpu_s: 0.0, rates: Vec::new() });
+        variants.push(Variant { name, driver, done: Done::default(), rates: Vec::new() });
     }
     anyhow::ensure!(!variants.is_empty(), "--variant {}: no variant's name contains it", arguments.variant);
     Ok(variants)
@@ -182,7 +178,7 @@ fn show(arguments: &Arguments, warehouses: i16, variants: &[Variant], report: &m
     }
     for variant in variants {
         let gauges = variant.driver.partition.gauges();
-        let per_cpu_s = variant.done.transactions as f64 / variant.cpu_s;
+        let per_cpu_s = variant.done.transactions as f64 / variant.done.cpu_s;
         let megabytes = gauges.memory_total_bytes / 1_000_000;
         println!("{:<74} {per_cpu_s:>13.0} txn per second of CPU, {megabytes} MB in the end", variant.name);
     }

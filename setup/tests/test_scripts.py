@@ -101,6 +101,19 @@ def test_the_python_side_alone_asks_for_neither_compiler_nor_rust(tmp_path: Path
     assert not (tmp_path / ".tools" / "cargo-directory").exists()
 
 
+def test_only_a_comparison_with_other_stores_asks_for_their_packages(tmp_path: Path) -> None:
+    (tmp_path / "setup").mkdir()
+    shutil.copy(ROOT / "setup" / "bootstrap.sh", tmp_path / "setup")
+    shutil.copy(ROOT / "Cargo.toml", tmp_path)
+    (tmp_path / "setup" / "peers-packages.txt").write_text("gcc when-raining\n")
+    (tmp_path / "setup" / "debian-packages.txt").write_text("gcc when-snowing\n")
+    (tmp_path / "setup" / "debian-packages-python.txt").write_text("")
+    script = str(tmp_path / "setup" / "bootstrap.sh")
+    with_stores, without = run(script, "--peers").stderr, run(script).stderr
+    assert "when-raining" in with_stores and "when-snowing" not in with_stores
+    assert "when-snowing" in without and "when-raining" not in without
+
+
 def test_clean_stops_servers_and_keeps_what_was_published(tmp_path: Path) -> None:
     var, results = tmp_path / "var", tmp_path / "results"
     published, runs = results / "published", results / "runs" / "1"

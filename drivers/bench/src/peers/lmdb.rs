@@ -47,7 +47,7 @@ impl Lmdb {
         let mut transaction = environment.write_txn()?;
         for key in 0..count {
             records.put_with_flags(&mut transaction, PutFlags::APPEND, &key, &loaded_row(key as i64))?;
-            if key as usize % ROWS_PER_TRANSACTION == 0 {
+            if (key as usize).is_multiple_of(ROWS_PER_TRANSACTION) {
                 transaction.commit()?;
                 transaction = environment.write_txn()?;
             }

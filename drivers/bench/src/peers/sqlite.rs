@@ -36,7 +36,7 @@ impl Sqlite {
                 insert.raw_bind_parameter(number, std::str::from_utf8(field)?)?;
             }
             insert.raw_execute()?;
-            if key as usize % ROWS_PER_TRANSACTION == 0 {
+            if (key as usize).is_multiple_of(ROWS_PER_TRANSACTION) {
                 connection.execute_batch("COMMIT; BEGIN")?;
             }
         }

@@ -515,7 +515,12 @@ impl TxnContext<'_> {
             return Ok(());
         };
         let bits = self.row(tuple)?[byte];
-        if bits & mask == 0 { Ok(()) } else { self.update(tuple, byte, &[bits & !mask]) }
+        if bits & mask == 0 {
+            return Ok(());
+        }
+        // No index has the null bits.
+        let bits_alone = Field { offset: byte, bytes: 1, var: None, null: None };
+        self.change_integer(tuple, bits_alone, |bits| bits & !i64::from(mask)).map(|_| ())
     }
 
     /// Overwrites bytes of a row's fixed part behind its primary key.

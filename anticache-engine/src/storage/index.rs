@@ -107,6 +107,7 @@ pub fn reference(row: &[u8], offset: usize) -> u32 {
 
 /// One index.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a table has few, and a box would be one more step to each
 pub enum Index {
     /// For equality.
     Hash(HashIndex),

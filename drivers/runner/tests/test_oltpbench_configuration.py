@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from runner.oltpbench.configuration import read
 from runner.oltpbench.mapping import Choice, Settings
 from runner.plan import all_cells, loadgen_spec, make_plan
 from runner.systems import SYSTEMS
+from runner.workload import load
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKLOADS = ROOT / "workloads"
@@ -22,6 +24,7 @@ SAMPLES = Path(__file__).parent / "samples" / "oltpbench"
 pytestmark = pytest.mark.usefixtures("read_once")
 YCSB, TPCC = SAMPLES / "benchbase-ycsb.xml", SAMPLES / "oltpbench-tpcc.xml"
 CPUS = CpuSets("0", "1")
+load_once = cache(load)
 
 
 def changed(sample: Path, place: Path, *changes: tuple[str, str]) -> Path:
@@ -87,7 +90,7 @@ def test_a_configuration_of_oltpbench_takes_what_is_for_its_benchmark() -> None:
 def test_the_papers_ycsb_settings_are_those_of_figure_6(skew: float) -> None:
     path = WORKLOADS / "oltpbench" / f"ycsb-skew-{skew:.2f}.xml"
     assert read(path, "ycsb").unknown == ()
-    figure = mapping.load(WORKLOADS, "fig06", "paper")
+    figure = load_once(WORKLOADS, "fig06", "paper")
     for phase, mix in enumerate(("read-only", "read-heavy", "write-heavy"), start=1):
         found = spec_of(path, "ycsb", "paper", phase=phase, data_memory_ratio=(8.0,))
         cell = next(
@@ -106,7 +109,7 @@ def test_the_papers_ycsb_settings_are_those_of_figure_6(skew: float) -> None:
 
 def test_the_papers_tpcc_settings_are_those_of_figure_7() -> None:
     found = spec_of(WORKLOADS / "oltpbench" / "tpcc.xml", "tpcc", "paper", data_memory_ratio=(4.0,))
-    figure = mapping.load(WORKLOADS, "fig07", "paper")
+    figure = load_once(WORKLOADS, "fig07", "paper")
     cell = next(c for c in all_cells(figure) if (c.system, c.data_memory_ratio) == ("anticache-alru", 4))
     wanted = loadgen_spec(figure, cell, 7, CPUS)
     assert found["tpcc"] == wanted["tpcc"]

@@ -254,6 +254,7 @@ def test_what_was_written_is_read_back_as_it_was_measured(measured: Run) -> None
     assert found.latency_us["max"] == 600
     (old,) = export(measured, "oltpbench", 1)
     assert old.files == ("ycsb.summary", "ycsb.res", "ycsb.raw")
+    assert lines_of(old.directory / "ycsb.raw")[1] == ["1", "1772359201.999950", "150", "1", "0"]
     summary = json.loads((old.directory / "ycsb.summary").read_text())
     assert list(summary) == list(json.loads(OLD.summary.read_text()))
     again = results.of_oltpbench(Files(*(old.directory / name for name in old.files)), "ycsb")

@@ -212,8 +212,9 @@ def raw(found: Raw, names: dict[int, str], began_us: int, *, old: bool = False) 
     columns = (found.kind, found.start_us, found.latency_us, found.terminal)
     for kind, start_us, latency_us, terminal in zip(*(column.tolist() for column in columns), strict=True):
         second, microsecond = divmod(began_us + start_us, 1_000_000)
-        rest = f"{second}.{microsecond:06d},{latency_us},{terminal},1\n"
-        yield f"{kind},{rest}" if old else f"{kind},{names[kind]},{rest}"
+        rest = f"{second}.{microsecond:06d},{latency_us},{terminal}"
+        # The older generation counts phases from 0.
+        yield f"{kind},{rest},0\n" if old else f"{kind},{names[kind]},{rest},1\n"
 
 
 def _csv(head: tuple[str, ...], rows: Iterable[list[str]]) -> str:

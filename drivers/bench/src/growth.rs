@@ -34,13 +34,13 @@ pub struct Arguments {
     #[arg(long, default_value_t = 10)]
     warehouses: i16,
     /// Items, and rows of STOCK in a warehouse.
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 20_000)]
     items: i32,
     /// Customers of a district.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 600)]
     customers: i32,
     /// Orders of a district at ratio 1.
-    #[arg(long, default_value_t = 1200)]
+    #[arg(long, default_value_t = 3000)]
     orders: i32,
     /// Rows as a multiple of the memory for rows.
     #[arg(long, default_value_t = 8.0)]

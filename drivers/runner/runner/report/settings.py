@@ -31,7 +31,7 @@ WHY = {
     "engine.merge": "what is taken from a fetched block; without eviction there is none",
     "engine.hole_threshold": "share of holes from which a block is merged whole; without eviction there is none",
     "engine.lru_sample_rate": "share of transactions that update the LRU chain of anticache-alru (alpha)",
-    "engine.fetch": "what is read of a block: all of it, or the sectors from the first to the last wanted tuple",
+    "engine.fetch": "what is read of a block: all of it, or the sectors that hold a wanted tuple",
     "engine.evict_from": "which table gives the next block",
     "engine.eviction_check_interval_us": "0: after every batch of transactions",
     "engine.eviction_blocks": "blocks that one eviction writes; 0: derived from the budget",

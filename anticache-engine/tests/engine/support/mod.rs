@@ -8,4 +8,3 @@ pub mod lists;
 pub mod notes;
 pub mod replies;
 pub mod served;
-pub mod traced;

@@ -66,7 +66,7 @@ def code_of(text: str) -> list[str]:
 
 def missing(document: Path, name: str) -> bool:
     """Whether a path that a document names is not there."""
-    if MADE.match(name):
+    if MADE.search(name):
         return False
     bases = [document.parent, ROOT, *(ROOT / base for base in BASES), *EXAMPLES]
     return not any((base / name).exists() for base in bases)

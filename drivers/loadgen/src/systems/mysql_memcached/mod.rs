@@ -30,8 +30,8 @@ use serde_json::{Map, Value};
 
 use crate::spec::Spec;
 use crate::system::{Adapter, BulkWork, ByServer, CacheDifferences, Connection, System, SystemError};
-use crate::systems::mysql::{self, MysqlSystem};
 use crate::systems::mysql::tpcc::TpccConnection;
+use crate::systems::mysql::{self, MysqlSystem};
 use crate::workload::Workload;
 
 use cache::Cache;

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from figures.data import Point, point
+from figures.fig06 import MIXES
 from figures.lines import line, skew_axis
 from figures.parts import annotate, legend, thousands
 from figures.style import SYSTEMS
@@ -19,7 +20,7 @@ def draw(table: pd.DataFrame, data_memory_ratio: float = 8.0) -> Figure:
     """Draw a line for each system; a cell without a usable trial is a cross, one of flagged trials is hollow."""
     apply_style()
     rows = table[table["data_memory_ratio"] == data_memory_ratio]
-    mixes = list(dict.fromkeys(rows["mix"]))
+    mixes = [mix for mix in MIXES if (rows["mix"] == mix).any()]
     figure, grid = plt.subplots(1, len(mixes), figsize=(9.5, 3.6), sharey=True, layout="constrained", squeeze=False)
     drawn: list[Point] = []
     for axes, mix in zip(grid[0], mixes, strict=True):
@@ -33,7 +34,7 @@ def draw(table: pd.DataFrame, data_memory_ratio: float = 8.0) -> Figure:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(thousands)
     grid[0, 0].set_ylabel("p99 of the latency (µs)")
-    legend(figure, table, drawn)
+    legend(figure, rows, drawn)
     annotate(figure, table)
     return figure
 

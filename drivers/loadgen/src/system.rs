@@ -190,6 +190,9 @@ pub trait System: Send + Sync {
 /// An address that an endpoint file must have: its key, and where it stands once it is read.
 pub type Address = (&'static str, fn(&Endpoint) -> Option<&str>);
 
+/// Opens a deployed system of a specification, to run a benchmark on it.
+pub type Open = fn(&Spec, Workload) -> Result<Box<dyn System>, SystemError>;
+
 /// What loadgen knows of an adapter besides its code. `systems::ADAPTERS` lists them.
 #[derive(Debug)]
 pub struct Adapter {
@@ -199,8 +202,7 @@ pub struct Adapter {
     pub systems: &'static [&'static str],
     /// The addresses of the servers that it speaks to.
     pub addresses: &'static [Address],
-    /// Opens a deployed system.
-    pub open: fn(&Spec, Workload) -> Result<Box<dyn System>, SystemError>,
+    pub open: Open,
 }
 
 /// Opens the system that a specification names.

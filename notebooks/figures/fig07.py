@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from figures.data import Point, by_ratio
 from figures.parts import LOWER_BOUND, annotate, legend, thousands
-from figures.style import HATCHES, SYSTEMS
+from figures.style import SYSTEMS
 from figures.style import apply as apply_style
 from figures.tables import whole_memory
 
@@ -58,7 +58,7 @@ def _bar(axes: Axes, point: Point, system: str, *, x: float, width: float) -> No
         yerr=bar,
         color="white" if point.flagged else look.colour,
         edgecolor=look.colour if point.flagged else "white",
-        hatch=HATCHES[system],
+        hatch=look.hatch,
         linewidth=1.0,
         capsize=2.5,
         error_kw={"ecolor": "#555555", "elinewidth": 1.0},

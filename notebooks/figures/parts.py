@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 
 from figures import tables, trouble
 from figures.data import Point
-from figures.style import HATCHES, SYSTEMS, Look
+from figures.style import SYSTEMS, Look
 
 FORMATS = ("pdf", "svg", "png")
 FORMATS_VARIABLE = "ANTICACHE_EVAL_FORMATS"
@@ -71,7 +71,7 @@ def of_look(look: Look) -> Artist:
 
 def _bar(system: str) -> Artist:
     look = SYSTEMS[system]
-    return Patch(facecolor=look.colour, edgecolor="white", hatch=HATCHES[system], label=look.label)
+    return Patch(facecolor=look.colour, edgecolor="white", hatch=look.hatch, label=look.label)
 
 
 def annotate(figure: Figure, table: pd.DataFrame, footnote: str = "", headline: str = "") -> None:

@@ -14,20 +14,21 @@ from matplotlib.typing import LineStyleType
 
 @dataclass(frozen=True)
 class Look:
-    """Label, colour, marker and line of one system."""
+    """Label, colour, marker and line of one system, and the hatch of its bars, which have neither marker nor line."""
 
     label: str
     colour: str
     marker: str
     line: LineStyleType
+    hatch: str = ""
 
 
 SYSTEMS = {
     "mysql": Look("MySQL", "#000000", "s", "-"),
-    "mysql-memcached": Look("MySQL + Memcached", "#D55E00", "D", "--"),
-    "anticache-lru": Look("anti-caching, LRU", "#0072B2", "^", "-."),
-    "anticache-alru": Look("anti-caching, aLRU", "#009E73", "o", "-"),
-    "anticache-off": Look("no anti-caching", "#B8860B", "v", ":"),
+    "mysql-memcached": Look("MySQL + Memcached", "#D55E00", "D", "--", "//"),
+    "anticache-lru": Look("anti-caching, LRU", "#0072B2", "^", "-.", "\\\\"),
+    "anticache-alru": Look("anti-caching, aLRU", "#009E73", "o", "-", ".."),
+    "anticache-off": Look("no anti-caching", "#B8860B", "v", ":", "xx"),
 }
 
 SEQUENCE: tuple[tuple[str, str, LineStyleType], ...] = (
@@ -48,9 +49,6 @@ def sequence(labels: list[str]) -> list[Look]:
         raise ValueError(f"{len(labels)} series in one panel; there are {len(SEQUENCE)} looks")
     return [Look(label, *look) for label, look in zip(labels, SEQUENCE, strict=False)]
 
-
-HATCHES = {"mysql": "", "mysql-memcached": "//", "anticache-lru": "\\\\", "anticache-alru": "..", "anticache-off": "xx"}
-"""Of bars, which have neither marker nor line."""
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",

@@ -12,6 +12,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::cpus::CpuList;
+use crate::system::Adapter;
+use crate::systems::{ADAPTERS, anticache};
 use crate::tpcc::TpccSpec;
 use crate::ycsb::{KeyOrder, YcsbSpec};
 
@@ -29,39 +31,6 @@ pub enum SpecError {
     Malformed { path: PathBuf, line: usize, column: usize, message: String },
     #[error("{}: {key} = {value}: {problem}; allowed: {allowed}", path.display())]
     Invalid { path: PathBuf, key: String, value: String, problem: String, allowed: String },
-}
-
-/// Which client speaks to the system under test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adapter {
-    Mysql,
-    MysqlMemcached,
-    Anticache,
-    /// Completes everything at once: measures the driver's own ceiling (design §4.4).
-    Null,
-}
-
-impl Adapter {
-    /// The adapter that a system of design §1 is driven by.
-    fn of_system(system: &str) -> Option<Adapter> {
-        match system {
-            "mysql" => Some(Adapter::Mysql),
-            "mysql-memcached" => Some(Adapter::MysqlMemcached),
-            "anticache-lru" | "anticache-alru" | "anticache-off" => Some(Adapter::Anticache),
-            "null" => Some(Adapter::Null),
-            _ => None,
-        }
-    }
-
-    /// Name as in an endpoint file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Adapter::Mysql => "mysql",
-            Adapter::MysqlMemcached => "mysql-memcached",
-            Adapter::Anticache => "anticache",
-            Adapter::Null => "null",
-        }
-    }
 }
 
 /// A password or shared secret; nothing prints it, and no error repeats it.
@@ -160,7 +129,7 @@ pub enum BenchmarkSpec {
 pub struct Spec {
     /// The system's name (design §1), for example `anticache-alru`.
     pub system: String,
-    pub adapter: Adapter,
+    pub adapter: &'static Adapter,
     pub endpoint: Endpoint,
     pub benchmark: BenchmarkSpec,
     /// Closed-loop clients with one outstanding transaction each.
@@ -257,12 +226,12 @@ impl SpecFile {
 
     fn check(self) -> Result<Spec, Problem> {
         in_range("format", self.format, SPEC_FORMAT, SPEC_FORMAT)?;
-        let Some(adapter) = Adapter::of_system(&self.system) else {
-            let allowed = "mysql, mysql-memcached, anticache-lru, anticache-alru, anticache-off, null";
-            return Err(Problem::new("system", &self.system, "unknown system", allowed));
+        let Some(adapter) = ADAPTERS.into_iter().find(|adapter| adapter.systems.contains(&self.system.as_str())) else {
+            let allowed: Vec<&str> = ADAPTERS.iter().flat_map(|adapter| adapter.systems).copied().collect();
+            return Err(Problem::new("system", &self.system, "unknown system", allowed.join(", ")));
         };
         check_endpoint(&self.endpoint, adapter, &self.system)?;
-        if self.engine_settings.is_some() && adapter != Adapter::Anticache {
+        if self.engine_settings.is_some() && adapter.name != anticache::ADAPTER.name {
             let problem = format!("system {} is not the engine", self.system);
             return Err(Problem::new("engine_settings", "present", problem, "absent"));
         }
@@ -304,22 +273,16 @@ fn parse_cpus(text: &str) -> Result<Option<CpuList>, Problem> {
         .map_err(|error| Problem::new("client_cpus", text, error, "a CPU list such as 1 or 0-1,3"))
 }
 
-fn check_endpoint(endpoint: &Endpoint, adapter: Adapter, system: &str) -> Result<(), Problem> {
+fn check_endpoint(endpoint: &Endpoint, adapter: &Adapter, system: &str) -> Result<(), Problem> {
     if let Some(named) = &endpoint.adapter
-        && named != adapter.name()
+        && named != adapter.name
     {
         let problem = format!("does not fit system {system}");
-        return Err(Problem::new("endpoint.adapter", named, problem, adapter.name()));
+        return Err(Problem::new("endpoint.adapter", named, problem, adapter.name));
     }
-    let mysql = ("endpoint.mysql_address", &endpoint.mysql_address);
-    let needed = match adapter {
-        Adapter::Null => vec![],
-        Adapter::Mysql => vec![mysql],
-        Adapter::MysqlMemcached => vec![mysql, ("endpoint.memcached_address", &endpoint.memcached_address)],
-        Adapter::Anticache => vec![("endpoint.anticache_address", &endpoint.anticache_address)],
-    };
-    for (key, address) in needed {
-        match address {
+    for (key, address_of) in adapter.addresses {
+        let key = format!("endpoint.{key}");
+        match address_of(endpoint) {
             None => {
                 let problem = format!("needed by system {system}");
                 return Err(Problem::new(key, "absent", problem, "HOST:PORT"));

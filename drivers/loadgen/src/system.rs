@@ -11,8 +11,7 @@ use anticache_engine::catalog::{Catalog, TableId};
 use serde_json::{Map, Value};
 
 use crate::interrupt::Interrupt;
-use crate::spec::{Adapter, Spec};
-use crate::systems::{anticache, mysql, mysql_memcached, null};
+use crate::spec::{Endpoint, Spec};
 use crate::workload::{Transaction, Workload};
 
 /// Why a system could not do its work. Retries and aborts are not errors: see [`Completion`].
@@ -188,17 +187,30 @@ pub trait System: Send + Sync {
     fn versions(&self) -> Result<BTreeMap<&'static str, String>, SystemError>;
 }
 
+/// An address that an endpoint file must have: its key, and where it stands once it is read.
+pub type Address = (&'static str, fn(&Endpoint) -> Option<&str>);
+
+/// Opens a deployed system of a specification, to run a benchmark on it.
+pub type Open = fn(&Spec, Workload) -> Result<Box<dyn System>, SystemError>;
+
+/// What loadgen knows of an adapter besides its code. `systems::ADAPTERS` lists them.
+#[derive(Debug)]
+pub struct Adapter {
+    /// Name as in an endpoint file.
+    pub name: &'static str,
+    /// The systems that it drives, by the names of design §1.
+    pub systems: &'static [&'static str],
+    /// The addresses of the servers that it speaks to.
+    pub addresses: &'static [Address],
+    pub open: Open,
+}
+
 /// Opens the system that a specification names.
 ///
 /// # Errors
 /// [`SystemError::Connect`] when one of its servers does not answer.
 pub fn open(spec: &Spec, workload: &Workload) -> Result<Box<dyn System>, SystemError> {
-    Ok(match spec.adapter {
-        Adapter::Null => Box::new(null::NullSystem),
-        Adapter::Mysql => Box::new(mysql::MysqlSystem::open(spec, workload.clone())?),
-        Adapter::MysqlMemcached => Box::new(mysql_memcached::MysqlMemcachedSystem::open(spec, workload.clone())?),
-        Adapter::Anticache => Box::new(anticache::AnticacheSystem::open(spec, workload.clone())?),
-    })
+    (spec.adapter.open)(spec, workload.clone())
 }
 
 /// One group per terminal: for adapters whose connections block.

@@ -284,10 +284,12 @@ def figures(
     results: ResultsOption = Path("results"),
     run_name: RunOption = "latest",
     in_place: Annotated[bool, typer.Option(help="also save the outputs into notebooks/, to be committed")] = False,
+    only: Annotated[str, typer.Option(help="only these notebooks, separated by commas")] = "",
 ) -> None:
     """Execute the notebooks of a run: figures, and executed copies beside them."""
     target = _to_show(results, run_name)
-    outputs.refresh(target, draw=True, in_place=in_place)
+    chosen = [name.strip() for name in only.split(",") if name.strip()]
+    outputs.refresh(target, draw=True, in_place=in_place, only=chosen)
     for kind in ("notebooks", "figures"):
         for path in sorted((target.path / kind).glob("*.*")):
             say(str(path))
@@ -318,6 +320,7 @@ def notebooks_command(
 
 def _execute_notebooks(published: Run) -> None:
     outputs.refresh(published, draw=True, in_place=True)
+    publication.keep_picture(published)
     size_bytes = sum(p.stat().st_size for p in published.path.rglob("*") if p.is_file())
     say(f"{published.path}: {len(published.trials)} trials, {size_bytes / 1e6:.1f} MB with what is drawn and not kept")
     unshown = {p.stem for p in context.NOTEBOOKS.glob("*.ipynb")} - {

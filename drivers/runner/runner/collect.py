@@ -14,7 +14,7 @@ from runner.errors import RunError
 from runner.files import read_json
 from runner.plan import digest
 from runner.store import FOREIGN, Run
-from runner.systems import EVICTING
+from runner.systems import EVICTING, family
 
 STATUSES = ("ok", "invalid", "failed", "planned")
 """`invalid`: measured, but not to be trusted (the terminals were saturated, a read was wrong); `planned`: not run."""
@@ -456,8 +456,9 @@ def _settings(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     settings |= {name: values.get("data", {}).get(name) for name in ("stored_bytes", "row_memory_bytes")}
     if values["benchmark"] == "micro":
         return settings | {"durability": ""}
-    if values["system"].startswith("mysql"):
+    if family(values["system"]) == "mysql":
         settings |= {n: values[n] for n in ("mysql_buffer_pool_bytes", "memcached_bytes", "mysql_redo_log_bytes")}
+    if family(values["system"]) != "anticache":
         return settings
     settings["partitions"] = values["partitions"]
     if values["system"] in EVICTING:

@@ -17,9 +17,8 @@ from runner.errors import RunError
 from runner.files import read_json, write_json
 from runner.hosts import LostNodeError
 from runner.plan import Deployment
-from runner.systems import family
+from runner.systems import ADAPTERS, adapter_of
 
-ADAPTERS = ("mysql", "mysql-memcached", "anticache")  # of loadgen; each has its endpoint file
 PLAY_LIMIT_S = 900  # a restore of the paper's 26 GB takes minutes; a play that takes longer hangs
 
 
@@ -139,8 +138,7 @@ class Ansible:
 
     def endpoint(self, deployment: Deployment) -> dict[str, Any]:
         """Read what ``deploy.yml`` left about the running system."""
-        adapter = "anticache" if family(deployment.system) == "anticache" else deployment.system
-        path = self.control_root / adapter / "endpoint.json"
+        path = self.control_root / adapter_of(deployment.system) / "endpoint.json"
         try:
             return dict(read_json(path))
         except (OSError, ValueError) as error:

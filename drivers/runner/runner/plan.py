@@ -27,6 +27,8 @@ from runner.yamlfile import nearest
 TRIAL_FORMAT = 1  # raise it when the runner changes how a trial is carried out: recorded trials then count no more
 DATASET_FORMAT = 3  # raise it when the loaders change what they store: kept data sets are then loaded anew
 HASH_DIGITS = 16
+OF_MYSQL = ("mysql_", "memcached_")
+"""How the names of settings begin that only MySQL, alone or behind Memcached, has."""
 MIB = 1 << 20
 
 
@@ -288,10 +290,8 @@ def make_deployment(workload: Workload, cell: Cell, cpus: CpuSets, disk: Disk, *
 
 def _shaping(values: dict[str, Any]) -> dict[str, Any]:
     """Drop the settings that the system does not have, so that changing them leaves its trials valid."""
-    engine = family(values["system"]) == "anticache"
-    kept = {
-        k: v for k, v in values.items() if not (k.startswith(("mysql_", "memcached_")) if engine else k == "engine")
-    }
+    others = {"mysql": ("engine",), "anticache": OF_MYSQL}.get(family(values["system"]), ("engine", *OF_MYSQL))
+    kept = {name: value for name, value in values.items() if not name.startswith(others)}
     if values["system"] == "anticache-off":
         kept["engine"] = {"anticaching": "off"}
     return kept

@@ -20,8 +20,9 @@ use crate::cpus::{CpuList, process_cpu_time};
 use crate::data_check;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::spec::{Adapter, Spec};
+use crate::spec::Spec;
 use crate::system::{self, ByServer, Connection, System, SystemError, one_terminal_each};
+use crate::systems::null;
 use crate::workload::Workload;
 
 use events::EventRecorder;
@@ -422,7 +423,7 @@ fn doubts(
         doubts.push(("nothing_committed", "no transaction committed in the measured interval".to_owned()));
     }
     // The null system is there to saturate the client.
-    if result.client_cpu_share >= CLIENT_CPU_LIMIT && spec.adapter != Adapter::Null {
+    if result.client_cpu_share >= CLIENT_CPU_LIMIT && spec.adapter.name != null::ADAPTER.name {
         let percent = 100.0 * result.client_cpu_share;
         doubts.push((
             "client_saturated",

@@ -34,7 +34,7 @@ fn impossible_values_are_named_with_what_is_allowed() {
         ("/warmup_s", json!(-1), &["warmup_s = -1"]),
         ("/loading_threads", json!(0), &["loading_threads = 0"]),
         ("/format", json!(2), &["format = 2", "allowed: 1"]),
-        ("/system", json!("oracle"), &["system = oracle", "mysql-memcached", "null"]),
+        ("/system", json!("oracle"), &["system = oracle", "allowed: mysql, mysql-memcached, anticache-lru", "null"]),
         ("/benchmark", json!("tpch"), &["benchmark = tpch", "allowed: ycsb"]),
         ("/mysql_transaction", json!("none"), &["`none`", "`explicit`", "`autocommit`"]),
         ("/record_transactions", json!(100_000_001_u64), &["record_transactions = 100000001", "0 to 100000000"]),

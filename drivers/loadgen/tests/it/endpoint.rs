@@ -1,11 +1,12 @@
-//! Load, prewarm and short trials of YCSB on MySQL and MySQL + Memcached, and on a deployed system: of the endpoint file
-//! that `ANTICACHE_EVAL_ENDPOINT` names. Without the variable that one is left out; with it, a server that does not
+//! Load, prewarm and short trials of YCSB on MySQL, MySQL + Memcached and Memcached alone, and on a deployed system: of the
+//! endpoint file that `ANTICACHE_EVAL_ENDPOINT` names. Without the variable that one is left out; with it, a server that does not
 //! answer is a failure.
 
 use std::path::Path;
 
 use crate::common::{Bench, read_json, stderr};
 use crate::servers::{Memcached, Mysqld};
+use loadgen::systems::mysql_memcached::cache::{Cache, Stored};
 use serde_json::{Value, json};
 
 fn succeed(bench: &Bench, command: &str) -> Value {
@@ -43,6 +44,51 @@ fn mysql_with_memcached_is_loaded_and_driven() {
         endpoint["adapter"] = json!(system);
         load_and_drive(&endpoint);
     }
+}
+
+#[test]
+fn memcached_alone_is_loaded_and_driven() {
+    let cache = Memcached::start(64);
+    let alone = "memcached-alone";
+    load_and_drive(&json!({"system": alone, "adapter": alone, "memcached_address": cache.address()}));
+}
+
+#[test]
+fn memcached_alone_refuses_what_it_cannot_hold_or_run() {
+    let cache = Memcached::start(2);
+    let mut bench = Bench::new();
+    bench.set("/system", json!("memcached-alone"));
+    bench.set("/endpoint", json!({"memcached_address": cache.address()}));
+    bench.set("/ycsb/records", json!(20_000));
+    bench.set("/schema", json!(Bench::schema("ycsb.sql")));
+    let output = bench.call("load");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("of 20000 records while they were loaded"), "{}", stderr(&output));
+
+    let mut bench = Bench::tpcc();
+    bench.set("/system", json!("memcached-alone"));
+    bench.set("/endpoint", json!({"memcached_address": cache.address()}));
+    let output = bench.call("load");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("system memcached-alone runs ycsb only"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_version_is_replaced_by_one_of_its_readers_only() {
+    let server = Memcached::start(64);
+    let (mut one, mut other) = (Cache::connect(&server.address()).unwrap(), Cache::connect(&server.address()).unwrap());
+    one.set("key", b"first").unwrap();
+    let (value, version) = one.get_with_version("key").unwrap().unwrap();
+    assert_eq!(value, b"first");
+    assert_eq!(other.get_with_version("key").unwrap(), Some((value, version)));
+    assert_eq!(other.replace("key", b"other's", version).unwrap(), Stored::Yes);
+    assert_eq!(one.replace("key", b"one's", version).unwrap(), Stored::No);
+    assert_eq!(one.get("key").unwrap().unwrap(), b"other's");
+
+    let (_, version) = one.get_with_version("key").unwrap().unwrap();
+    other.delete("key").unwrap();
+    assert_eq!(one.replace("key", b"one's", version).unwrap(), Stored::No);
+    assert_eq!(one.get_with_version("key").unwrap(), None);
 }
 
 fn load_and_drive(endpoint: &Value) {

@@ -18,7 +18,7 @@ from runner.store import Run, is_foreign
 from runner.yamlfile import read
 
 NO_EXPERIMENTS = frozenset({"scales", "claims"})  # what else lies in workloads/
-DEVIATIONS = "What differs from the paper, and why"  # the README's section
+DEVIATIONS = "DEVIATIONS.md"
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,16 @@ def _environments(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def deviations() -> str:
-    """Return the README's account of what differs from the paper, as Markdown; raises InputError without it."""
-    path = context.ROOT / "README.md"
+    """Return the account of what differs from the paper, as Markdown less its title; raises InputError without it."""
+    path = context.ROOT / DEVIATIONS
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): the report takes deviations from there") from None
-    section = re.search(rf"^## {re.escape(DEVIATIONS)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    if section is None:
-        raise InputError(f"{path}: no section `## {DEVIATIONS}`: the report takes the deviations from there")
-    return section[1]
+    title, _, account = text.partition("\n")
+    if not title.startswith("# ") or "\n|" not in account:
+        raise InputError(f"{path}: not a title with a table below it: the report takes the deviations from there")
+    return account
 
 
 def troubled(run: Run, table: pd.DataFrame) -> list[dict[str, str]]:

@@ -17,7 +17,9 @@ use serde_json::{Map, Value};
 
 use crate::row_hash::RowSum;
 use crate::spec::Spec;
-use crate::system::{BulkWork, ByServer, Completion, Connection, EventSource, Outcome, System, SystemError, evenly};
+use crate::system::{
+    Adapter, BulkWork, ByServer, Completion, Connection, EventSource, Outcome, System, SystemError, evenly,
+};
 use crate::workload::Workload;
 
 /// Name of the server in errors, counters and settings.
@@ -26,6 +28,14 @@ const SERVER: &str = "anticached";
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Loading requests that a thread has outstanding, so that the server never waits for it.
 const LOAD_OUTSTANDING: usize = 8;
+
+/// How the adapter is found by its systems' names.
+pub static ADAPTER: Adapter = Adapter {
+    name: "anticache",
+    systems: &["anticache-lru", "anticache-alru", "anticache-off"],
+    addresses: &[("anticache_address", |endpoint| endpoint.anticache_address.as_deref())],
+    open: |spec, workload| Ok(Box::new(AnticacheSystem::open(spec, workload)?)),
+};
 
 /// A deployed engine.
 pub struct AnticacheSystem {

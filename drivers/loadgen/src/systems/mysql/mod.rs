@@ -16,13 +16,24 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use crate::spec::{MysqlTransaction, Spec};
-use crate::system::{BulkWork, ByServer, Connection, System, SystemError, one_terminal_each};
+use crate::system::{Adapter, Address, BulkWork, ByServer, Connection, System, SystemError, one_terminal_each};
 use crate::workload::Workload;
 use anticache_engine::catalog::{Catalog, TableId};
 
 use session::{MysqlServer, SERVER, Session, Use};
 use tpcc::{NoCopies, TpccConnection};
 use ycsb::YcsbConnection;
+
+/// Where the server listens.
+pub const ADDRESS: Address = ("mysql_address", |endpoint| endpoint.mysql_address.as_deref());
+
+/// How the adapter is found by its systems' names.
+pub static ADAPTER: Adapter = Adapter {
+    name: "mysql",
+    systems: &["mysql"],
+    addresses: &[ADDRESS],
+    open: |spec, workload| Ok(Box::new(MysqlSystem::open(spec, workload)?)),
+};
 
 /// A deployed MySQL server.
 pub struct MysqlSystem {

@@ -9,10 +9,12 @@ use std::time::Duration;
 use memcache::exp::{Error, MetaCommand, MetaConnection, MetaOp, MetaResponse, ReturnCode};
 use serde_json::{Map, Value};
 
-use crate::system::SystemError;
+use crate::system::{Address, SystemError};
 
 /// Name of the server in errors, counters and settings.
 pub const SERVER: &str = "memcached";
+/// Where the server listens.
+pub const ADDRESS: Address = ("memcached_address", |endpoint| endpoint.memcached_address.as_deref());
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Memcached answers from memory; one that takes this long is dead.
@@ -22,7 +24,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
     Yes,
-    /// Another value was there first (`add` only).
+    /// Another value was there first (`add`), or another version is there (`replace`).
     No,
     /// The server could not, for example for want of memory in the item's slab class.
     Refused,
@@ -103,6 +105,19 @@ impl Cache {
     /// Stores a value unless the key has one.
     pub fn add(&mut self, key: &str, value: &[u8]) -> Result<Stored, SystemError> {
         self.store(MetaCommand::new(MetaOp::Set, key).flag("ME").value(value))
+    }
+
+    /// The value of a key and its version, if it is there.
+    pub fn get_with_version(&mut self, key: &str) -> Result<Option<(Vec<u8>, u64)>, SystemError> {
+        let command = MetaCommand::new(MetaOp::Get, key).flag("v").flag("c");
+        let response = self.connection.execute(&command).map_err(|error| self.error(error))?;
+        let version = response.flags().find_map(|flag| std::str::from_utf8(flag).ok()?.strip_prefix('c')?.parse().ok());
+        Ok(response.into_value().zip(version))
+    }
+
+    /// Stores a value in place of a version of it, unless there is another one by now, or none.
+    pub fn replace(&mut self, key: &str, value: &[u8], version: u64) -> Result<Stored, SystemError> {
+        self.store(MetaCommand::new(MetaOp::Set, key).flag(format!("C{version}")).value(value))
     }
 
     /// Removes a key.
@@ -203,6 +218,32 @@ pub fn stats(address: &str) -> Result<Map<String, Value>, SystemError> {
             (name, number.unwrap_or_else(|_| Value::from(value)))
         })
         .collect())
+}
+
+/// The numbers among `stats`.
+///
+/// # Errors
+/// As [`stats`].
+pub fn counters(address: &str) -> Result<Map<String, Value>, SystemError> {
+    let mut stats = stats(address)?;
+    stats.retain(|_, value| value.is_u64());
+    Ok(stats)
+}
+
+/// What among `stats` is a setting.
+///
+/// # Errors
+/// As [`stats`].
+pub fn settings(address: &str) -> Result<Map<String, Value>, SystemError> {
+    let mut stats = stats(address)?;
+    stats.retain(|name, _| ["limit_maxbytes", "max_connections", "threads", "version"].contains(&name.as_str()));
+    Ok(stats)
+}
+
+/// # Errors
+/// As [`stats`].
+pub fn version(address: &str) -> Result<String, SystemError> {
+    Ok(stats(address)?.get("version").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
 /// The pooled client, for what is not asked in a trial.

@@ -29,9 +29,9 @@ use anticache_engine::catalog::{Catalog, TableId};
 use serde_json::{Map, Value};
 
 use crate::spec::Spec;
-use crate::system::{BulkWork, ByServer, CacheDifferences, Connection, System, SystemError};
-use crate::systems::mysql::MysqlSystem;
+use crate::system::{Adapter, BulkWork, ByServer, CacheDifferences, Connection, System, SystemError};
 use crate::systems::mysql::tpcc::TpccConnection;
+use crate::systems::mysql::{self, MysqlSystem};
 use crate::workload::Workload;
 
 use cache::Cache;
@@ -69,6 +69,14 @@ impl CacheCounters {
         named.into_iter().map(|(name, counter)| (name.to_owned(), counter.load(Ordering::Relaxed).into())).collect()
     }
 }
+
+/// How the adapter is found by its systems' names.
+pub static ADAPTER: Adapter = Adapter {
+    name: "mysql-memcached",
+    systems: &["mysql-memcached"],
+    addresses: &[mysql::ADDRESS, cache::ADDRESS],
+    open: |spec, workload| Ok(Box::new(MysqlMemcachedSystem::open(spec, workload)?)),
+};
 
 /// A deployed pair of servers.
 pub struct MysqlMemcachedSystem {
@@ -150,26 +158,20 @@ impl System for MysqlMemcachedSystem {
 
     fn counters(&self) -> Result<ByServer, SystemError> {
         let mut counters = self.mysql.counters()?;
-        let mut stats = cache::stats(&self.memcached_address)?;
-        stats.retain(|_, value| value.is_u64());
-        counters.insert(cache::SERVER, stats);
+        counters.insert(cache::SERVER, cache::counters(&self.memcached_address)?);
         counters.insert("loadgen", self.counters.report());
         Ok(counters)
     }
 
     fn settings(&self) -> Result<ByServer, SystemError> {
         let mut settings = self.mysql.settings()?;
-        let mut stats = cache::stats(&self.memcached_address)?;
-        stats.retain(|name, _| ["limit_maxbytes", "max_connections", "threads", "version"].contains(&name.as_str()));
-        settings.insert(cache::SERVER, stats);
+        settings.insert(cache::SERVER, cache::settings(&self.memcached_address)?);
         Ok(settings)
     }
 
     fn versions(&self) -> Result<BTreeMap<&'static str, String>, SystemError> {
         let mut versions = self.mysql.versions()?;
-        let stats = cache::stats(&self.memcached_address)?;
-        let version = stats.get("version").and_then(Value::as_str).unwrap_or_default();
-        versions.insert(cache::SERVER, version.to_owned());
+        versions.insert(cache::SERVER, cache::version(&self.memcached_address)?);
         Ok(versions)
     }
 }

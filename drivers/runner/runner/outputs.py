@@ -18,14 +18,14 @@ from runner.workload import Workload
 def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dict[str, Any]]:
     """Write a run's table, verdicts and report anew, with `draw` also its figures; return the verdicts.
 
-    `in_place` saves the notebooks' outputs over the originals. A published run keeps the table that it was published
-    with. Raises RunError when a record or a notebook is broken.
+    `in_place` saves the notebooks' outputs over the originals. Without it a published run keeps the table that it was
+    published with; with it the table is collected from its records again, as what is committed is made anew. Raises RunError when a record or a notebook is broken.
     """
-    if run.published:
+    if run.published and not in_place:
         table = collect.read(run.path)
     else:
         table = collect.collect(run)
-        collect.write(table, run.path)
+        collect.write(table, run.path, collect.PUBLISHED_FILES if run.published else collect.FILES)
     whole = whole_grids(run)
     entries = claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), table, whole)
     claims.write(entries, run.path)

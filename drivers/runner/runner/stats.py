@@ -168,4 +168,3 @@ def _bootstrap(samples: Sequence[NDArray[np.float64]], of_means: Callable[..., A
     )
     low, high = result.confidence_interval
     return float(low), float(high)
-

@@ -122,7 +122,6 @@ def test_the_same_trials_give_the_same_interval() -> None:
     assert stats.mean([1.0, 2.0, 4.0, 8.0]) == stats.mean([1.0, 2.0, 4.0, 8.0])
 
 
-
 def test_the_chance_of_a_difference_is_welchs() -> None:
     # As above: a tenth of spread on both sides, 4 degrees of freedom; a factor of exp(2.7764 se) is at 5 % by definition.
     factor = math.exp(2.7764 * 0.1 * math.sqrt(2 / 3))

@@ -124,6 +124,7 @@ class Figure:
         return interval is not None and interval[0] <= limit <= interval[1]
 
     def check(self, label: str, samples: Sequence[Sample], outcome: _Outcome) -> Check:
+        """Say what came of the comparison, with the trials behind it."""
         return Check(
             label,
             self.estimate.value,

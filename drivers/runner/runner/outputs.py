@@ -19,7 +19,8 @@ def refresh(run: Run, *, draw: bool = False, in_place: bool = False) -> list[dic
     """Write a run's table, verdicts and report anew, with `draw` also its figures; return the verdicts.
 
     `in_place` saves the notebooks' outputs over the originals. Without it a published run keeps the table that it was
-    published with; with it the table is collected from its records again, as what is committed is made anew. Raises RunError when a record or a notebook is broken.
+    published with; with it the table, which is committed as well, is collected from its records again. Raises RunError
+    when a record or a notebook is broken.
     """
     if run.published and not in_place:
         table = collect.read(run.path)

@@ -1,4 +1,4 @@
-"""What weakens a trial: outliers and spread within a cell, stolen CPU time, a level that changed; in table and claims."""
+"""What weakens a trial: outliers and spread within a cell, stolen CPU time, a level that changed; and in the table."""
 
 from __future__ import annotations
 

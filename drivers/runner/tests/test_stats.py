@@ -123,7 +123,7 @@ def test_the_same_trials_give_the_same_interval() -> None:
 
 
 def test_the_chance_of_a_difference_is_welchs() -> None:
-    # As above: a tenth of spread on both sides, 4 degrees of freedom; a factor of exp(2.7764 se) is at 5 % by definition.
+    # As above: a tenth of spread on both sides, 4 degrees of freedom; a factor of exp(2.7764 se) is at 5 %.
     factor = math.exp(2.7764 * 0.1 * math.sqrt(2 / 3))
     sides = [90.0, 100.0, 110.0], [factor * v for v in (90.0, 100.0, 110.0)]
     assert stats.chance(*sides) == pytest.approx(0.05, abs=1e-5)

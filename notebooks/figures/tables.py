@@ -9,7 +9,8 @@ import pandas as pd
 from IPython.display import HTML
 
 from figures.data import ROOT, point
-from runner import collect, stats
+from figures.ratios import divided
+from runner import collect
 from runner.systems import WITHOUT_EVICTION
 
 ANTI_CACHING = "anticache-alru"  # what "anti-caching" means where the paper does not say LRU or aLRU
@@ -23,29 +24,18 @@ def reference() -> pd.DataFrame:
 def ratios(table: pd.DataFrame, data_memory_ratio: float = 8.0) -> pd.DataFrame:
     """Return throughput of anti-caching (aLRU) divided by each other system's, per mix and skew, with intervals.
 
-    Of trials with saturated terminals a ratio is a bound: ≥ when those of anti-caching were held back, ≤ when the other
-    system's were. Ratios with a flagged trial are marked; cells without a measurement say so.
+    Beside the paper's; `ratios.against` has every system and every cell. Each is written as there.
     """
     rows = []
     at = table[table["data_memory_ratio"] == data_memory_ratio]
     for (mix, skew), cell in at.groupby(["mix", "skew"], sort=False):
         row: dict[str, object] = {"mix": mix, "skew": skew}
         for other in ("mysql", "mysql-memcached"):
-            row[f"aLRU / {other}"] = _ratio(cell, other)
+            top, bottom = (point(cell[cell["system"] == system], 0.0) for system in (ANTI_CACHING, other))
+            row[f"aLRU / {other}"] = divided(top, bottom)
         rows.append(row)
     frame = pd.DataFrame(rows, columns=["mix", "skew", "aLRU / mysql", "aLRU / mysql-memcached"])
     return frame.sort_values(["mix", "skew"], ascending=[True, False], ignore_index=True)
-
-
-def _ratio(cell: pd.DataFrame, other: str) -> str:
-    top, bottom = (point(cell[cell["system"] == system], 0.0) for system in (ANTI_CACHING, other))
-    if not top.values or not bottom.values:
-        return "not measured"
-    found = stats.ratio(top.values, bottom.values)
-    interval = f" [{found.low:.1f}, {found.high:.1f}]" if found.interval else ""
-    bound = {(True, False): "≥ ", (False, True): "≤ ", (True, True): "about "}
-    lead = bound.get((top.lower_bound, bottom.lower_bound), "")
-    return f"{lead}{found.value:.1f}{interval}" + (" (flagged)" if top.flagged or bottom.flagged else "")
 
 
 def shown(frame: pd.DataFrame) -> HTML:

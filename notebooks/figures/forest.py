@@ -19,7 +19,7 @@ from figures.style import SYSTEMS, Look
 from figures.style import apply as apply_style
 from runner import collect
 from runner.axes import AXES, written
-from runner.compare.cells import CANNOT_TELL, Compared, Comparison
+from runner.compare.cells import CANNOT_TELL, ELAPSED, Compared, Comparison
 from runner.sample import THROUGHPUT
 
 ROWS = 24  # of a panel; more stand beside them
@@ -27,6 +27,7 @@ ROW_INCHES, PANEL_INCHES, AROUND_INCHES = 0.34, 5.0, 1.6
 SPREAD = 0.7  # of a row's height, over its systems
 BAND_COLOUR = "#e8e8e8"
 STRANGER = "#777777"  # of a system that no figure of ours has
+METRICS = {THROUGHPUT: "throughput", ELAPSED: "time"}
 TICKS = (
     (0.9, 0.95, 1.0, 1.05, 1.1),
     (0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4),
@@ -69,8 +70,9 @@ def draw(found: Comparison, experiment: str) -> Figure:
         axes.set_ylim(len(panel) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         _scale(axes, low, high)
-        faster = "right" if cells[0].metric == THROUGHPUT else "left"
-        axes.set_xlabel(f"{'throughput' if faster == 'right' else 'time'}, B / A ({faster} of 1: B is faster)")
+        metric = cells[0].metric
+        faster = "right" if metric == THROUGHPUT else "left"
+        axes.set_xlabel(f"{METRICS.get(metric, metric)}, B / A ({faster} of 1: B is faster)")
     _legend(figure, cells, systems, found.margin)
     sides = (
         f"{name}: {of.run.name}, code {collect.code_of(of.table)}" for name, of in (("A", found.a), ("B", found.b))

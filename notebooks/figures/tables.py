@@ -13,6 +13,7 @@ from figures.ratios import divided
 from runner import collect
 from runner.systems import WITHOUT_EVICTION
 
+INTERVAL = "95 % interval"
 ANTI_CACHING = "anticache-alru"  # what "anti-caching" means where the paper does not say LRU or aLRU
 
 
@@ -130,7 +131,7 @@ def tpcc(table: pd.DataFrame) -> pd.DataFrame:
 def steadiness(table: pd.DataFrame) -> pd.DataFrame:
     """Return how steady each trial was, and what evictions did to it (claim C24)."""
     columns = ["benchmark", "system", "trial", "status", "throughput_txn_s", "throughput_variation"]
-    columns += ["evictions_per_s", "throughput_share_at_evictions"]
+    columns += ["level_change_s", "level_change_share", "evictions_per_s", "throughput_share_at_evictions"]
     return table[columns].sort_values(["benchmark", "system", "trial"], ignore_index=True)
 
 
@@ -153,7 +154,7 @@ def claims(directory: Path) -> pd.DataFrame:
             "verdict": [e["verdict"] for e in entries],
             "qualifiers": ["; ".join(e["qualifiers"]) for e in entries],
             "measured": ["" if e["measured"] is None else f"{e['measured']:.3g}" for e in entries],
-            "95 % interval": ["" if not e["interval"] else "{:.3g} to {:.3g}".format(*e["interval"]) for e in entries],
+            INTERVAL: ["" if not e["interval"] else "{:.3g} to {:.3g}".format(*e["interval"]) for e in entries],
             "trials": [len(e["evidence"]) for e in entries],
             "note": [e["note"] for e in entries],
         }
@@ -164,7 +165,9 @@ def alternatives(directory: Path) -> pd.DataFrame:
     """Return the other readings that the paper gives of a claim, with their verdicts."""
     entries = json.loads((directory / "claims.json").read_text(encoding="utf-8"))
     rows = [{"id": e["id"], **a} for e in entries for a in e["alternatives"]]
-    frame = pd.DataFrame(rows, columns=["id", "where", "claim", "expected", "verdict", "qualifiers", "measured"])
+    columns = ["id", "where", "claim", "expected", "verdict", "qualifiers", "measured", "interval"]
+    frame = pd.DataFrame(rows, columns=columns).rename(columns={"interval": INTERVAL})
     frame["qualifiers"] = ["; ".join(qualifiers) for qualifiers in frame["qualifiers"]]
     frame["measured"] = ["" if pd.isna(v) else f"{v:.3g}" for v in frame["measured"]]
+    frame[INTERVAL] = ["" if not found else "{:.3g} to {:.3g}".format(*found) for found in frame[INTERVAL]]
     return frame

@@ -136,6 +136,7 @@ def _alternative(alternative: Alternative, table: pd.DataFrame, cells: Cells) ->
         "verdict": judgement.verdict,
         "qualifiers": judgement.qualifiers,
         "measured": judgement.measured,
+        "interval": judgement.interval,
     }
 
 

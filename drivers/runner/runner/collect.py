@@ -95,6 +95,7 @@ MEASURED = (
     "cell_ratio",
     "cell_variation",
     "cpu_stolen_share",
+    "other_cpu_cores",
     "evictions_per_s",
     "throughput_share_at_evictions",
     *HIT_QUALITY,
@@ -163,6 +164,7 @@ SCHEMA = pa.DataFrameSchema(
         "cell_ratio": _number(),  # to the median of the cell's trials; empty: the only one
         "cell_variation": _number(),  # of the cell's trials: standard deviation / mean
         "cpu_stolen_share": _number(),  # of the CPU time that was wanted, by other virtual machines
+        "other_cpu_cores": _number(),  # used by other programs on the same machine
         "evictions_per_s": _number(),
         "throughput_share_at_evictions": _number(),
         "restarted_share": _number(),  # restarts of transactions that met evicted tuples / committed transactions
@@ -367,8 +369,9 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
     }
     if result["status"] not in ("failed", "planned"):
         _judge_course(found, directory, float(result.get("measured_s") or 0.0))
-        found["cpu_stolen_share"] = remarks.stolen_share(environment)
-        remarks.remark(found, remarks.of_machine(found["cpu_stolen_share"]))
+        stolen, others = remarks.stolen_share(environment), remarks.other_cores(environment)
+        found |= {"cpu_stolen_share": stolen, "other_cpu_cores": others}
+        remarks.remark(found, remarks.of_machine(stolen, others))
     return found
 
 

@@ -20,11 +20,13 @@ from runner.steady import Level
 
 NOT_SETTLED = "not_settled"
 CPU_STOLEN = "cpu_stolen"
+MACHINE_BUSY = "machine_busy"
 OUTLIER = "outlier"
 NOISY_CELL = "noisy_cell"
 WEAKENS = {
     NOT_SETTLED: "throughput not settled",
     CPU_STOLEN: "stolen CPU time",
+    MACHINE_BUSY: "a busy machine",
     OUTLIER: "an outlier among its trials",
     NOISY_CELL: "a noisy cell",
     "disk_unlike_model": "disk unlike its model",
@@ -35,6 +37,8 @@ REMARKS = frozenset({*WEAKENS, "events_lost", "goodput_unknown"})
 
 STOLEN_SHARE = 0.03
 """Of the CPU time that was wanted; more of it than this went to other virtual machines."""
+OTHER_CORES = 0.2
+"""Cores that other programs may use during a trial; the kernel's threads of a busy disk take about a tenth of one."""
 NOISY_VARIATION = 0.15
 """Coefficient of variation of a cell's trials above which it is noisy: of three such trials the interval reaches 37 %
 to each side."""
@@ -71,11 +75,29 @@ def stolen_share(environment: dict[str, Any]) -> float | None:
     return max(shares, default=None)
 
 
-def of_machine(stolen: float | None) -> dict[str, str]:
-    """Return the flag of a trial on a machine that did not get the CPU time that it wanted."""
-    if stolen is None or stolen <= STOLEN_SHARE:
-        return {}
-    return {CPU_STOLEN: f"{stolen:.1%} of the CPU time that was wanted went to other virtual machines"}
+def other_cores(environment: dict[str, Any]) -> float | None:
+    """Return how many cores of a trial's busiest node others used, over the call of loadgen; None: not recorded.
+
+    Others are all but the servers, loadgen, the runner's agent and the emulated disk. The kernel's own threads are
+    among them; interrupts are not.
+    """
+    nodes, servers = environment.get("machine_cpu", {}), environment.get("server_cpu", {})
+    if not nodes or not servers.get("call_s"):
+        return None
+    observed = environment.get("disk", {}).get("observed", {})
+    known_s = {"dbms": sum(servers["cpu_s"].values()) + observed.get("daemon_cpu_s", 0.0)}
+    used_s = (n["user_s"] + n["system_s"] - n["own_s"] - known_s.get(role, 0.0) for role, n in nodes.items())
+    return max(0.0, *used_s) / float(servers["call_s"])
+
+
+def of_machine(stolen: float | None, others: float | None) -> dict[str, str]:
+    """Return the flags of a trial on a machine that did not get the CPU time that it wanted, or not alone."""
+    found = {}
+    if stolen is not None and stolen > STOLEN_SHARE:
+        found[CPU_STOLEN] = f"{stolen:.1%} of the CPU time that was wanted went to other virtual machines"
+    if others is not None and others > OTHER_CORES:
+        found[MACHINE_BUSY] = f"other programs used {others:.2f} cores meanwhile"
+    return found
 
 
 def remark(row: dict[str, Any], found: dict[str, str]) -> None:

@@ -224,6 +224,7 @@ def test_an_interval_that_contains_the_limit_is_said() -> None:
     [
         ("not_settled", "throughput not settled"),
         ("cpu_stolen", "stolen CPU time"),
+        ("machine_busy", "a busy machine"),
         ("outlier", "an outlier among its trials"),
         ("noisy_cell", "a noisy cell"),
         ("disk_unlike_model", "disk unlike its model"),

@@ -81,17 +81,33 @@ def test_stolen_time_is_a_share_of_what_was_wanted() -> None:
     assert remarks.stolen_share({"machine_cpu": {"dbms": node(user=9), "clients": idle}}) == pytest.approx(0.05)
     assert remarks.stolen_share({"machine_cpu": {"dbms": node(idle=9)}}) is None
     assert remarks.stolen_share({}) is None
-    assert remarks.of_machine(0.03) == {}
-    assert remarks.of_machine(None) == {}
-    assert remarks.of_machine(0.0512) == {
-        "cpu_stolen": "5.1% of the CPU time that was wanted went to other virtual machines"
+    assert remarks.of_machine(0.03, 0.2) == {}
+    assert remarks.of_machine(None, None) == {}
+    assert remarks.of_machine(0.0512, 1.254) == {
+        "cpu_stolen": "5.1% of the CPU time that was wanted went to other virtual machines",
+        "machine_busy": "other programs used 1.25 cores meanwhile",
     }
+
+
+def test_other_load_is_what_nobody_of_ours_used() -> None:
+    node = {"user_s": 14.0, "system_s": 6.0, "interrupts_s": 3.0, "idle_s": 17.0, "stolen_s": 0.0, "own_s": 8.0}
+    servers = {"cpu_s": {"mysqld": 5.0, "memcached": 2.0}, "call_s": 20.0}
+    environment: dict[str, Any] = {"machine_cpu": {"dbms": node}, "server_cpu": servers}
+    assert remarks.other_cores(environment) == pytest.approx(5 / 20)
+    disk = {"observed": {"daemon_cpu_s": 4.0}}
+    assert remarks.other_cores({**environment, "disk": disk}) == pytest.approx(1 / 20)
+    apart = {"dbms": node, "clients": {**node, "own_s": 4.0}}
+    assert remarks.other_cores({**environment, "machine_cpu": apart}) == pytest.approx(16 / 20), "the busier of two"
+    ours = {"dbms": {**node, "own_s": 30.0}}
+    assert remarks.other_cores({**environment, "machine_cpu": ours}) == 0.0, "ticks are coarse"
+    assert remarks.other_cores({"server_cpu": servers}) is None
+    assert remarks.other_cores({"machine_cpu": {"dbms": node}}) is None
 
 
 def test_the_kernel_is_asked_for_its_cpu_times(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host("here")
     before = {"dbms": host.cpu_times()}
-    assert set(before["dbms"]) == {"user_s", "system_s", "interrupts_s", "idle_s", "stolen_s"}
+    assert set(before["dbms"]) == {"user_s", "system_s", "interrupts_s", "idle_s", "stolen_s", "own_s"}
     used = sum(range(3_000_000))
     assert used > 0
     found = machines_cpu({"dbms": host}, before)["dbms"]
@@ -100,9 +116,9 @@ def test_the_kernel_is_asked_for_its_cpu_times(monkeypatch: pytest.MonkeyPatch) 
     lines = "cpu  1000 200 300 4000 500 60 40 70 900 0\ncpu0 1 1 1 1 1 1 1 1 1 1"
     monkeypatch.setattr("runner.agent._text_of", lambda path: lines if path == "/proc/stat" else "")
     monkeypatch.setattr("os.sysconf", lambda name: 100)
-    assert Agent().cpu_times() == {
-        "user_s": 12.0, "system_s": 3.0, "interrupts_s": 1.0, "idle_s": 45.0, "stolen_s": 0.7,
-    }  # fmt: skip
+    found = Agent().cpu_times()
+    assert found.pop("own_s") >= 0
+    assert found == {"user_s": 12.0, "system_s": 3.0, "interrupts_s": 1.0, "idle_s": 45.0, "stolen_s": 0.7}
     monkeypatch.setattr("runner.agent._text_of", lambda path: "")
     assert Agent().cpu_times() == {}
 
@@ -208,7 +224,7 @@ def test_a_level_that_changed_is_in_the_table_with_its_second(plan: Plan, run: R
 def test_stolen_time_is_in_the_table(plan: Plan, run: Run, record_trial: Record, tmp_path: Path) -> None:
     mysql = of_system(plan, "mysql")
     record_trial(run, mysql[0], 100.0)
-    times = {"user_s": 8.0, "system_s": 0.5, "interrupts_s": 0.5, "idle_s": 11.0, "stolen_s": 1.0}
+    times = {"user_s": 8.0, "system_s": 0.5, "interrupts_s": 0.5, "idle_s": 11.0, "stolen_s": 1.0, "own_s": 5.0}
     write_json(run.trial_path(mysql[0].hash) / "environment.json", {"machine_cpu": {"dbms": times}})
     table = collect.collect(run)
     found = row_of(table, mysql[0])

@@ -37,7 +37,9 @@ SAME: Verdict = "same"
 CANNOT_TELL: Verdict = "cannot tell"
 VERDICTS: tuple[Verdict, ...] = (FASTER, SLOWER, SAME, CANNOT_TELL)
 ELAPSED = "elapsed_ms"
-"""What microbenchmarks measure instead of the throughput: the lower, the faster."""
+"""What microbenchmarks measure instead."""
+Metric = Literal["throughput_txn_s", "latency_us_p50", "latency_us_p95", "latency_us_p99", "latency_us_p999"]
+"""What cells can be compared by; of a latency, as of a time, less is faster."""
 LIMIT = 1 - stats.CONFIDENCE
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -89,7 +91,7 @@ class Compared:
     a: Side
     b: Side
     ratio: Estimate | None
-    """B / A; for a throughput more than 1 is faster, for a time less."""
+    """B / A; of a throughput more than 1 is faster, of a time or latency less."""
     bound: Bound = ""
     chance: float | None = None
     """That a difference like this comes about where there is none (Welch); None without an interval."""
@@ -178,10 +180,14 @@ def compare(
     a: Measured,
     b: Measured,
     margin: float = 0.05,
+    *,
     experiments: Sequence[str] = (),
     systems: Sequence[str] = (),
+    metric: Metric = THROUGHPUT,
 ) -> Comparison:
     """Compare the cells of `a` and `b` that `experiments` and `systems` choose; empty means all.
+
+    Microbenchmarks are compared by their times whatever `metric` is.
 
     Raises InputError for runs of different scales, a name that neither has, and runs without a common cell.
     """
@@ -199,8 +205,8 @@ def compare(
             f"A ({a.run.path}) and B ({b.run.path}) have no cell in common{among}: A has {_experiments(ours)}, B"
             f" {_experiments(theirs)}"
         )
-    found = [_cell(a.rows(ours[key]), b.rows(theirs[key]), ours[key][0], margin) for key in common]
-    cells = _corrected(found)
+    tables = ((ours[key][0], a.rows(ours[key]), b.rows(theirs[key])) for key in common)
+    cells = _corrected([_cell(trial, rows_a, rows_b, margin, metric) for trial, rows_a, rows_b in tables])
     unmatched = [*_only("A", chosen, ours, theirs), *_only("B", chosen, theirs, ours)]
     pairs = [(ours[key][0], theirs[key][0]) for key in common]
     return Comparison(a, b, margin, cells, _wholes(cells, margin), unmatched, pairs)
@@ -248,19 +254,20 @@ def _only(
     return [Unmatched(run, experiment, system, count) for (experiment, system), count in counts.items()]
 
 
-def _cell(ours: pd.DataFrame, theirs: pd.DataFrame, trial: dict[str, Any], margin: float) -> Compared:
+def _cell(trial: dict[str, Any], ours: pd.DataFrame, theirs: pd.DataFrame, margin: float, metric: Metric) -> Compared:
     """Compare one cell; `trial` is one of its planned trials."""
-    metric = ELAPSED if any(rows[ELAPSED].notna().any() for rows in (ours, theirs)) else THROUGHPUT
-    a, b = _side(ours, metric), _side(theirs, metric)
-    cell = Compared(trial["experiment"], dict(trial["cell"]), metric, a, b, None)
+    timed = any(rows[ELAPSED].notna().any() for rows in (ours, theirs))
+    name = ELAPSED if timed else metric
+    a, b = _side(ours, name), _side(theirs, name)
+    cell = Compared(trial["experiment"], dict(trial["cell"]), name, a, b, None)
     if gone := [f"{name}: {side.missing}" for name, side in (("A", a), ("B", b)) if side.missing]:
         return replace(cell, note="; ".join(gone))
     figure = quotient([b.sample], [a.sample])
     cell = replace(cell, ratio=figure.estimate, bound=figure.bound)
-    if _same_records(ours, theirs, metric):
+    if _same_records(ours, theirs, name):
         return replace(cell, verdict=SAME, note="the same records")
     chance = stats.chance(b.sample.values, a.sample.values) if not figure.bound else None
-    verdict = judge(figure, margin, higher_is_better=metric == THROUGHPUT)
+    verdict = judge(figure, margin, higher_is_better=name == THROUGHPUT)
     return replace(cell, chance=chance, verdict=verdict, note=_note(figure, a, b))
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from runner import collect, context, store
 from runner.compare import shown
-from runner.compare.cells import FASTER, SLOWER, Comparison, Measured, Verdict
+from runner.compare.cells import FASTER, SLOWER, Comparison, Measured, Metric, Verdict
 from runner.compare.cells import compare as compare_cells
 from runner.compare.differences import differences
 from runner.errors import InputError
@@ -33,6 +33,7 @@ CsvOption = Annotated[Path | None, typer.Option("--csv", help="write one line fo
 MarginOption = Annotated[
     float, typer.Option(min=0.1, max=100, help="by how many percent cells may differ and still be the same")
 ]
+MetricOption = Annotated[Metric, typer.Option(help="what is compared; microbenchmarks by their times all the same")]
 FigureOption = Annotated[bool, typer.Option("--figure", help="draw the ratios as PDF, SVG and PNG")]
 OutOption = Annotated[Path | None, typer.Option(help="where figures go (default: RESULTS/compare/A-against-B)")]
 FailOption = Annotated[
@@ -48,6 +49,7 @@ def compare(
     results: ResultsOption = Path("results"),
     experiment: Names = "",
     system: Names = "",
+    metric: MetricOption = "throughput_txn_s",
     margin: MarginOption = 5.0,
     json_file: JsonOption = None,
     csv_file: CsvOption = None,
@@ -60,7 +62,9 @@ def compare(
     Also says what else differs between the runs, and which cells only one of them has.
     """
     a, b = (_measured(find_run(results, name)) for name in (run_a, run_b))
-    found = compare_cells(a, b, margin / 100, context.names(experiment), context.names(system))
+    found = compare_cells(
+        a, b, margin / 100, experiments=context.names(experiment), systems=context.names(system), metric=metric
+    )
     other = differences(found)
     _print(found)
     console = _console()

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from runner.compare.cells import VERDICTS, Compared, Comparison, Measured, Side, Verdict, Whole
+from runner.compare.cells import ELAPSED, VERDICTS, Compared, Comparison, Measured, Side, Verdict, Whole
 from runner.compare.differences import Difference
 from runner.files import write_json
 from runner.sample import THROUGHPUT
@@ -19,6 +19,7 @@ from runner.stats import CONFIDENCE, Estimate
 FORMAT = 1
 LONG_US = 10_000  # from here on latencies are written in milliseconds
 MOST_DIFFERENCES = 24
+UNITS = {THROUGHPUT: "txn/s", ELAPSED: "ms"}
 BOUNDS = {"": "", "lower": "≥ ", "upper": "≤ ", "none": "about "}
 
 
@@ -45,7 +46,7 @@ def tables(found: Comparison) -> Iterator[Table]:
     """Return a table for each experiment, and one of the systems as wholes."""
     for experiment, cells in groupby(found.cells, key=lambda cell: cell.experiment):
         listed = list(cells)
-        unit = "txn/s" if listed[0].metric == THROUGHPUT else "ms"
+        unit = UNITS.get(listed[0].metric, "µs")
         table = Table(title=experiment, title_justify="left")
         table.add_column("cell")
         for name in (f"A {unit}", f"B {unit}", f"B / A [{100 * CONFIDENCE:g} %]", "p50 A, B", "p99 A, B"):
@@ -60,7 +61,7 @@ def tables(found: Comparison) -> Iterator[Table]:
         yield table
     table = Table("system", "cells", "B / A over its cells", "verdict", title="systems as wholes", title_justify="left")
     for whole in found.wholes:
-        what = whole.system if whole.metric == THROUGHPUT else f"{whole.system}, times"
+        what = whole.system if whole.metric == THROUGHPUT else f"{whole.system}, {whole.metric}"
         table.add_row(what, str(whole.ratio.trials), ratio_of(whole), verdict_of(whole.verdict, found.margin))
     yield table
 
@@ -82,7 +83,7 @@ def summary(found: Comparison) -> list[str]:
     if found.tested:
         held = sum(cell.holds for cell in found.cells)
         lines.append(
-            f"of {len(found.tested)} cells with an interval about {found.by_chance:.1f} would be called faster or"
+            f"of {len(found.tested)} cells with an interval up to {found.by_chance:.1f} would be called faster or"
             f" slower by chance alone; {held} hold when corrected for their number (Holm; *)"
         )
     if single := found.without_interval:

@@ -86,7 +86,7 @@ def test_systems_of_a_cell_do_not_hide_each_other(same: Comparison) -> None:
 
 
 def test_many_cells_stand_in_several_panels(same: Comparison) -> None:
-    cells = [replace(c, cell={**c.cell, "skew": c.cell["skew"] + n}) for n in range(3) for c in same.cells[:81]]
+    cells = [replace(c, cell={**c.cell, "skew": c.cell["skew"] + 10 * n}) for n in range(3) for c in same.cells[:81]]
     figure = forest.draw(replace(same, cells=cells), "fig06")
     assert [len(axes.get_yticks()) for axes in figure.axes] == [24, 24, 6]
 

@@ -73,7 +73,8 @@ def test_bounds_flags_and_what_is_not_there() -> None:
     at = (table["skew"] == 1.5) & (table["system"] == "anticache-alru")
     table.loc[at, ["status", "flags"]] = ["invalid", "client_saturated"]
     gone = (table["skew"] == 0.5) & (table["system"] == "mysql-memcached")
-    table.loc[gone, ["status", "throughput_txn_s"]] = ["failed", pd.NA]
+    table.loc[gone, "status"] = "failed"
+    table.loc[gone, "throughput_txn_s"] = float("nan")
     table.loc[(table["skew"] == 0.5) & (table["system"] == "mysql"), "flags"] = "noisy_cell"
     frame = ratios.against(table, "mysql")
     high, low = frame.iloc[0], frame.iloc[1]

@@ -67,12 +67,12 @@ def stolen_share(environment: dict[str, Any]) -> float | None:
 
     Over the call of loadgen, warm-up and drain included. None where it was not recorded, or no CPU time was used.
     """
-    shares = [
+    shares: list[float] = [
         node["stolen_s"] / wanted_s
         for node in environment.get("machine_cpu", {}).values()
         if (wanted_s := node["user_s"] + node["system_s"] + node["interrupts_s"] + node["stolen_s"]) > 0
     ]
-    return max(shares, default=None)
+    return max(shares) if shares else None
 
 
 def other_cores(environment: dict[str, Any]) -> float | None:

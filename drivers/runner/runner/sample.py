@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import pandas as pd
 
@@ -10,7 +11,7 @@ from runner.remarks import REMARKS
 
 CLIENT_SATURATED = "client_saturated"
 """The flag of a trial whose terminals were the bottleneck: invalid, but its throughput is a lower bound."""
-THROUGHPUT = "throughput_txn_s"
+THROUGHPUT: Final = "throughput_txn_s"
 
 
 @dataclass

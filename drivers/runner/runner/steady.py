@@ -6,10 +6,12 @@ after differ most. Three things about throughput make a plain CUSUM cry wolf, an
 - *Single stalled seconds* (evictions, checkpoints). Each value counts by its distance from the median, in robust
   standard deviations, and never for more than `CLIP` of them (Huber's score, as robust CUSUM tests have it).
 - *Autocorrelation*: a slow second follows a slow second. What the largest difference is worth is asked of simulated
-  series without any change, of the same length and with the same autocorrelation (first order). That is estimated from
-  what is left when the change is taken out, as a step or as a straight line (a drift looks like autocorrelation beside
-  a step), corrected for how much such an estimate falls short, and taken as `LEAST_AUTOCORRELATION` where it is
-  smaller, because short series tell little about it.
+  series without any change, of the same length and with the same autocorrelation (first order). A change looks like
+  autocorrelation, too; so it is estimated in three ways that are blind to one kind of change each, and the smallest
+  counts: from what is left beside a step, from what is left beside a straight line, and from how much further values
+  two apart differ than neighbours do. It is corrected for how much such an estimate falls short, and taken as
+  `LEAST_AUTOCORRELATION` where it is smaller, because short series tell little about it. How much values vary is
+  taken from neighbours as well: a throughput that rises and falls again hides one change behind the other.
 - *Changes that do not matter*: one that chance does not explain is a flag only where it is `LEAST_SHARE` of the median.
 
 The tests hold it against series with known answers. Of steady ones it finds a change in 1 of 100 up to an
@@ -32,7 +34,8 @@ LEAST_SHARE = 0.05
 LEAST_CHANCE = 0.01
 CLIP = 3.0
 LEAST_AUTOCORRELATION = 0.3
-FINE_BELOW_S = 60  # shorter intervals are looked at by half seconds
+WIDTHS_TENTHS = ((30, 2), (60, 5))
+"""Intervals shorter than so many seconds are looked at by so many tenths of a second, others by whole seconds."""
 MOST_VALUES = 300  # longer ones by several seconds
 SIMULATED = 999
 SEED = 20130826
@@ -94,11 +97,11 @@ def find(counts: Series, width_s: float = 1.0) -> Change | None:
 
 
 def _values(seconds: Series, tenths: Series) -> tuple[Series, float]:
-    """Choose how finely to look: half seconds of a short interval, several seconds of a very long one."""
+    """Choose how finely to look: parts of seconds of a short interval, several seconds of a very long one."""
     length_s = len(seconds)
-    if length_s < FINE_BELOW_S and len(tenths) >= length_s * TENTHS_PER_S:
-        half = TENTHS_PER_S // 2
-        return tenths[: length_s * TENTHS_PER_S].reshape(-1, half).sum(axis=1), 0.5
+    width = next((width for below_s, width in WIDTHS_TENTHS if length_s < below_s), TENTHS_PER_S)
+    if width < TENTHS_PER_S and len(tenths) >= length_s * TENTHS_PER_S:
+        return tenths[: length_s * TENTHS_PER_S].reshape(-1, width).sum(axis=1), width / TENTHS_PER_S
     each = math.ceil(length_s / MOST_VALUES)
     whole = length_s // each * each
     return seconds[:whole].reshape(-1, each).sum(axis=1), float(each)
@@ -123,11 +126,26 @@ class _Largest:
 
 
 def _scores(series: Series) -> Series:
-    """Return robust scores; where more than half of the values are equal the deviation is the standard one."""
+    """Return every series' distances from its median in robust standard deviations, none beyond `CLIP` of them."""
+    distance, deviation = _robust(series)
+    return np.asarray(np.clip(distance / deviation, -CLIP, CLIP))
+
+
+def _robust(series: Series) -> tuple[Series, Series]:
+    """Return distances from the median, and the robust deviation of each series: the standard one where most are equal.
+
+    It is above zero also where all are equal.
+    """
     distance = series - np.median(series, axis=1, keepdims=True)
     deviation = _CONSISTENT * np.median(np.abs(distance), axis=1, keepdims=True)
-    deviation = np.where(deviation > 0, deviation, series.std(axis=1, keepdims=True))
-    return np.asarray(np.clip(distance / deviation, -CLIP, CLIP))
+    deviation = np.where(deviation > 0, deviation, series.std(axis=1, keepdims=True) + _NOTHING)
+    return distance, deviation
+
+
+def _variance(differences: Series) -> Series:
+    """Return the variance of differences between values, in which a few jumps from level to level count for little."""
+    distance, deviation = _robust(differences)
+    return np.asarray(np.clip(distance, -CLIP * deviation, CLIP * deviation).var(axis=1) + _NOTHING)
 
 
 def _largest(series: Series, margin: int) -> _Largest:
@@ -144,9 +162,9 @@ def _largest(series: Series, margin: int) -> _Largest:
     before = sums[rows, place - 1]
     means = np.stack([before / place, (total - before) / (count - place)])[:, :, np.newaxis]
     beside_step = scores - np.where(np.arange(count) < place[:, np.newaxis], means[0], means[1])
-    autocorrelation = np.minimum(_autocorrelation(beside_step), _autocorrelation(_beside_line(scores)))
-    deviation = np.sqrt((beside_step**2).mean(axis=1) + _NOTHING)
-    return _Largest(place, height[rows, best] / deviation, autocorrelation)
+    of_neighbours, two_apart = _variance(scores[:, 1:] - scores[:, :-1]), _variance(scores[:, 2:] - scores[:, :-2])
+    estimates = _autocorrelation(beside_step), _autocorrelation(_beside_line(scores)), two_apart / of_neighbours - 1
+    return _Largest(place, height[rows, best] / np.sqrt(of_neighbours / 2), np.min(estimates, axis=0))
 
 
 def _beside_line(scores: Series) -> Series:

@@ -86,8 +86,8 @@ def other_cores(environment: dict[str, Any]) -> float | None:
         return None
     observed = environment.get("disk", {}).get("observed", {})
     known_s = {"dbms": sum(servers["cpu_s"].values()) + observed.get("daemon_cpu_s", 0.0)}
-    used_s = (n["user_s"] + n["system_s"] - n["own_s"] - known_s.get(role, 0.0) for role, n in nodes.items())
-    return max(0.0, *used_s) / float(servers["call_s"])
+    used_s = [n["user_s"] + n["system_s"] - n["own_s"] - known_s.get(role, 0.0) for role, n in nodes.items()]
+    return float(max(0.0, *used_s) / servers["call_s"])
 
 
 def of_machine(stolen: float | None, others: float | None) -> dict[str, str]:

@@ -14,6 +14,8 @@ INVENTORY ?= local
 DISK ?= hdd-7200
 RESULTS ?= results
 PEERS ?=
+A ?=
+B ?=
 
 FIGURES := fig01-05 fig06 fig07 fig08 fig09 fig09a fig09b fig10 fig11 fig11a fig11b fig12 beyond
 # A target runs the experiments with its name, or with its name and a letter, or a dash and a word, behind it.
@@ -29,7 +31,7 @@ RUNNER = .venv/bin/python -m runner
 WHERE = --results "$(RESULTS)"
 WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $(if $(SYSTEMS),--systems "$(SYSTEMS)")
 
-.PHONY: help doctor setup python provision lock build smoke test lint plan $(FIGURES) all figures claims report publish notebooks status retry bench clean
+.PHONY: help doctor setup python provision lock build smoke test lint plan $(FIGURES) all figures claims report compare publish notebooks status retry bench clean
 
 help: ## List the targets and variables
 	@missing='$(strip $(foreach name,$(FIGURES),$(if $(call EXPERIMENTS_OF,$(name)),,$(name))))'
@@ -42,7 +44,8 @@ help: ## List the targets and variables
 	  'INVENTORY=$(INVENTORY)' 'local, lab, or the path of an Ansible inventory' \
 	  'DISK=$(DISK)' 'hdd-7200, hdd-15k, sata-ssd, nvme (emulated), none (the own disk as it is), /dev/NAME (a real one, formatted)' \
 	  'RESULTS=$(RESULTS)' 'where results go' \
-	  'PEERS=$(PEERS)' '1: `make bench` measures other stores beside the engine'
+	  'PEERS=$(PEERS)' '1: `make bench` measures other stores beside the engine' \
+	  'A=$(A) B=$(B)' 'two runs for `make compare`: latest, a name in RESULTS/runs, a directory, or a published run (smoke, ...)'
 
 doctor: ## Say what is missing or wrong on this machine, and how to mend it
 	@command -v python3 >/dev/null || { echo 'FAIL  python           not there -> apt-get install python3, or just make setup'; exit 1; }
@@ -121,6 +124,10 @@ claims: python ## Judge the paper's claims on the newest run
 
 report: python ## Draw the newest run again and write its report, as HTML and PDF
 	@$(RUNNER) report $(WHERE)
+
+compare: python ## Compare run B with run A cell by cell: ratios with intervals, verdicts, figures in RESULTS/compare
+	@[ -n "$(A)" ] && [ -n "$(B)" ] || { echo 'make compare: name two runs, for instance A=smoke B=latest' >&2; exit 2; }
+	$(RUNNER) compare "$(A)" "$(B)" --figure $(WHERE)
 
 publish: python ## Copy the newest run, less what is of its machine alone, to results/published, and execute notebooks/ on it
 	@$(RUNNER) publish $(WHERE)

@@ -6,7 +6,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures import micro
+from figures import micro, ratios
+from figures.data import point
 from figures.parts import of_look
 from figures.style import Look
 from figures.style import apply as apply_style
@@ -45,14 +46,14 @@ def beside(table: pd.DataFrame) -> pd.DataFrame:
     for skew in sorted(table["skew"].unique(), reverse=True):
         at = table[table["skew"] == skew]
         cells = {chain: at[at["chain"] == chain] for chain in CHAINS}
-        times = {chain: micro.mean(cell, METRIC) for chain, cell in cells.items()}
+        times = {chain: point(cell, 0.0, METRIC) for chain, cell in cells.items()}
         rows.append(
             {
                 "skew": skew,
-                **{f"{CHAINS[chain].label} (ms)": micro.shown(time) for chain, time in times.items()},
-                "doubly / none": micro.quotient(times["double"], times["none"]),
+                **{f"{CHAINS[chain].label} (ms)": ratios.figure(time) for chain, time in times.items()},
+                "doubly / none": ratios.divided(times["double"], times["none"]),
                 "paper: doubly / none": "within 5 %" if skew > 1 else "",
-                "singly / doubly": micro.quotient(times["single"], times["double"]),
+                "singly / doubly": ratios.divided(times["single"], times["double"]),
                 "paper: singly / doubly": {1.5: "20", 1.25: "20"}.get(float(skew), "less as skew falls"),
                 "links followed per update": micro.shown(micro.mean(cells["single"], "walked_per_update")),
             }

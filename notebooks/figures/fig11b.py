@@ -6,7 +6,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures import micro
+from figures import micro, ratios
+from figures.data import point
 from figures.parts import of_look
 from figures.style import Look
 from figures.style import apply as apply_style
@@ -40,7 +41,7 @@ def beside(table: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, object] = {"indexes": count}
         for kind in KINDS:
             time, base = _mean(table, kind, count), without[kind]
-            row[f"{kind} (ms)"] = micro.shown(time)
+            row[f"{kind} (ms)"] = ratios.figure(point(_rows(table, kind, count), 0.0, METRIC))
             more_ms = None if time is None or base is None or not count else time - base
             row[f"{kind}: each index of a tuple adds (ns)"] = (
                 "" if more_ms is None else micro.shown(more_ms * 1e6 / updates / count)
@@ -50,4 +51,8 @@ def beside(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mean(table: pd.DataFrame, kind: str, count: int) -> float | None:
-    return micro.mean(table[(table["index_kind"] == kind) & (table["indexes"] == count)], METRIC)
+    return micro.mean(_rows(table, kind, count), METRIC)
+
+
+def _rows(table: pd.DataFrame, kind: str, count: int) -> pd.DataFrame:
+    return table[(table["index_kind"] == kind) & (table["indexes"] == count)]

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from figures import parts
 from figures.data import Point, point
 from figures.lines import line
+from figures.ratios import NOT_MEASURED, number
 from figures.style import Look
 from runner import collect
 from runner.sample import sample
@@ -60,11 +61,9 @@ def mean(cell: pd.DataFrame, metric: str) -> float | None:
 
 def shown(value: float | None) -> str:
     """Write a figure with three digits."""
-    if value is None:
-        return "not measured"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - from there on all digits are whole
+    return NOT_MEASURED if value is None else number(value)
 
 
 def quotient(top: float | None, bottom: float | None) -> str:
-    """Write a ratio of two means."""
-    return "not measured" if top is None or not bottom else shown(top / bottom)
+    """Write a ratio of two figures that are no means over trials; `ratios.divided` is for those."""
+    return NOT_MEASURED if top is None or not bottom else number(top / bottom)

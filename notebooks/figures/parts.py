@@ -82,18 +82,19 @@ def annotate(figure: Figure, table: pd.DataFrame, footnote: str = "", headline: 
     To be called after the legend was made: the note is its title, so that the layout keeps a place for both.
     """
     lines = [*footnote.splitlines(), headline or tables.headline(table)]
-    below = "\n".join(_wrapped(text, figure, FOOTER_POINTS) for text in lines)
+    below = "\n".join(wrapped(text, figure, FOOTER_POINTS) for text in lines)
     figure.supxlabel(below, x=0.995, ha="right", fontsize=FOOTER_POINTS, color="#666666")
     found = trouble.note(table)
     if not found:
         return
     legends = figure.legends or [figure.legend(handles=[], loc="outside upper center", frameon=False)]
     bold = FontProperties(size=NOTE_POINTS, weight="bold")
-    legends[0].set_title(_wrapped(found, figure, NOTE_POINTS), prop=bold)
+    legends[0].set_title(wrapped(found, figure, NOTE_POINTS), prop=bold)
     legends[0].get_title().set(color=NOTE_COLOUR, multialignment="center")
 
 
-def _wrapped(text: str, figure: Figure, points: int) -> str:
+def wrapped(text: str, figure: Figure, points: int) -> str:
+    """Break a text into lines that fit into a figure, in letters of so many points."""
     return textwrap.fill(text, int(figure.get_figwidth() * LETTERS_PER_INCH[points]))
 
 

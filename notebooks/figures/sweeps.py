@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from figures import tables, trouble
+from figures import ratios, tables, trouble
 from figures.data import Point, point
 from figures.lines import line, not_measured, skew_axis, zeros
 from figures.parts import annotate, explain, of_look, thousands
@@ -174,6 +174,11 @@ def numbers(table: pd.DataFrame, *, series: str, x: str = "skew", metric: str = 
         )
     ]
     return pd.DataFrame(lines, columns=[*apart, x, *order]).fillna("not measured")
+
+
+def against(table: pd.DataFrame, base: Any, *, series: str, metric: str = "throughput_txn_s") -> pd.DataFrame:
+    """Return what one value of a setting measured, and the ratio of every other value to it, with 95 % intervals."""
+    return ratios.against(table, base, across=series, metric=metric, name=lambda value: label(series, value, table))
 
 
 def _cell(found: Point, metric: str) -> str:

@@ -9,9 +9,11 @@ import pandas as pd
 from IPython.display import HTML
 
 from figures.data import ROOT, point
-from runner import collect, stats
+from figures.ratios import divided
+from runner import collect
 from runner.systems import WITHOUT_EVICTION
 
+INTERVAL = "95 % interval"
 ANTI_CACHING = "anticache-alru"  # what "anti-caching" means where the paper does not say LRU or aLRU
 
 
@@ -23,29 +25,18 @@ def reference() -> pd.DataFrame:
 def ratios(table: pd.DataFrame, data_memory_ratio: float = 8.0) -> pd.DataFrame:
     """Return throughput of anti-caching (aLRU) divided by each other system's, per mix and skew, with intervals.
 
-    Of trials with saturated terminals a ratio is a bound: ≥ when those of anti-caching were held back, ≤ when the other
-    system's were. Ratios with a flagged trial are marked; cells without a measurement say so.
+    Beside the paper's; `ratios.against` has every system and every cell. Each is written as there.
     """
     rows = []
     at = table[table["data_memory_ratio"] == data_memory_ratio]
     for (mix, skew), cell in at.groupby(["mix", "skew"], sort=False):
         row: dict[str, object] = {"mix": mix, "skew": skew}
         for other in ("mysql", "mysql-memcached"):
-            row[f"aLRU / {other}"] = _ratio(cell, other)
+            top, bottom = (point(cell[cell["system"] == system], 0.0) for system in (ANTI_CACHING, other))
+            row[f"aLRU / {other}"] = divided(top, bottom)
         rows.append(row)
     frame = pd.DataFrame(rows, columns=["mix", "skew", "aLRU / mysql", "aLRU / mysql-memcached"])
     return frame.sort_values(["mix", "skew"], ascending=[True, False], ignore_index=True)
-
-
-def _ratio(cell: pd.DataFrame, other: str) -> str:
-    top, bottom = (point(cell[cell["system"] == system], 0.0) for system in (ANTI_CACHING, other))
-    if not top.values or not bottom.values:
-        return "not measured"
-    found = stats.ratio(top.values, bottom.values)
-    interval = f" [{found.low:.1f}, {found.high:.1f}]" if found.interval else ""
-    bound = {(True, False): "≥ ", (False, True): "≤ ", (True, True): "about "}
-    lead = bound.get((top.lower_bound, bottom.lower_bound), "")
-    return f"{lead}{found.value:.1f}{interval}" + (" (flagged)" if top.flagged or bottom.flagged else "")
 
 
 def shown(frame: pd.DataFrame) -> HTML:
@@ -140,7 +131,7 @@ def tpcc(table: pd.DataFrame) -> pd.DataFrame:
 def steadiness(table: pd.DataFrame) -> pd.DataFrame:
     """Return how steady each trial was, and what evictions did to it (claim C24)."""
     columns = ["benchmark", "system", "trial", "status", "throughput_txn_s", "throughput_variation"]
-    columns += ["evictions_per_s", "throughput_share_at_evictions"]
+    columns += ["level_change_s", "level_change_share", "evictions_per_s", "throughput_share_at_evictions"]
     return table[columns].sort_values(["benchmark", "system", "trial"], ignore_index=True)
 
 
@@ -163,7 +154,7 @@ def claims(directory: Path) -> pd.DataFrame:
             "verdict": [e["verdict"] for e in entries],
             "qualifiers": ["; ".join(e["qualifiers"]) for e in entries],
             "measured": ["" if e["measured"] is None else f"{e['measured']:.3g}" for e in entries],
-            "95 % interval": ["" if not e["interval"] else "{:.3g} to {:.3g}".format(*e["interval"]) for e in entries],
+            INTERVAL: ["" if not e["interval"] else "{:.3g} to {:.3g}".format(*e["interval"]) for e in entries],
             "trials": [len(e["evidence"]) for e in entries],
             "note": [e["note"] for e in entries],
         }
@@ -174,7 +165,9 @@ def alternatives(directory: Path) -> pd.DataFrame:
     """Return the other readings that the paper gives of a claim, with their verdicts."""
     entries = json.loads((directory / "claims.json").read_text(encoding="utf-8"))
     rows = [{"id": e["id"], **a} for e in entries for a in e["alternatives"]]
-    frame = pd.DataFrame(rows, columns=["id", "where", "claim", "expected", "verdict", "qualifiers", "measured"])
+    columns = ["id", "where", "claim", "expected", "verdict", "qualifiers", "measured", "interval"]
+    frame = pd.DataFrame(rows, columns=columns).rename(columns={"interval": INTERVAL})
     frame["qualifiers"] = ["; ".join(qualifiers) for qualifiers in frame["qualifiers"]]
     frame["measured"] = ["" if pd.isna(v) else f"{v:.3g}" for v in frame["measured"]]
+    frame[INTERVAL] = ["" if not found else "{:.3g} to {:.3g}".format(*found) for found in frame[INTERVAL]]
     return frame

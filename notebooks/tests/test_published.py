@@ -171,3 +171,15 @@ def test_a_changed_table_is_found_in_figure_and_table(
     found = "\n".join(stale.differences(*both))
     assert "image/png:" in found
     assert "text/html: committed" in found
+
+
+def test_what_is_to_be_committed_again_is_collected_again(published: Run, tmp_path: Path) -> None:
+    """A published run keeps its table until its notebooks are executed anew."""
+    copy = _copy(published, tmp_path)
+    true = collect.read(copy.path)
+    collect.write(true.assign(flags="outlier"), copy.path, collect.PUBLISHED_FILES)
+    outputs.refresh(copy)
+    assert set(collect.read(copy.path)["flags"]) == {"outlier"}
+    outputs.refresh(copy, in_place=True)
+    pd.testing.assert_frame_equal(collect.read(copy.path), true)
+    assert not (copy.path / "trials.parquet").exists()

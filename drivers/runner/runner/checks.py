@@ -7,7 +7,7 @@ the bound that it gives proves or refutes the claim.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
 from typing import Any, Literal
@@ -51,6 +51,8 @@ class Check:
     """False where the interval contains the limit: another set of trials could have decided otherwise."""
     trials: int = 0
     """Trials of the cell that has the fewest."""
+    remarks: frozenset[str] = frozenset()
+    """Flags of the trials behind it that weaken what they say (`runner.remarks`)."""
 
 
 def checks(predicate: Simple, table: pd.DataFrame) -> list[Check]:
@@ -99,8 +101,8 @@ def _all(outcomes: Iterable[_Outcome]) -> _Outcome:
 
 
 @dataclass(frozen=True)
-class _Figure:
-    """A measured figure that is compared with limits."""
+class Figure:
+    """A measured figure with what it is with respect to the true one."""
 
     estimate: Estimate
     bound: Bound
@@ -121,21 +123,23 @@ class _Figure:
         interval = self.estimate.interval
         return interval is not None and interval[0] <= limit <= interval[1]
 
-    def check(self, label: str, hashes: Iterable[str], outcome: _Outcome) -> Check:
+    def check(self, label: str, samples: Sequence[Sample], outcome: _Outcome) -> Check:
+        """Say what came of the comparison, with the trials behind it."""
         return Check(
             label,
             self.estimate.value,
             self.estimate.interval,
             outcome.passed,
-            tuple(hashes),
+            _hashes(samples),
             NOTES[self.bound],
             self.bound,
             outcome.certain,
             self.estimate.trials,
+            _remarks(samples),
         )
 
 
-def _quotient(top: list[Sample], bottom: list[Sample]) -> _Figure:
+def quotient(top: Sequence[Sample], bottom: Sequence[Sample]) -> Figure:
     """Divide the means of samples: held back in the numerator it is a lower bound, in the denominator an upper one."""
     held_back = (any(s.lower_bound for s in top), any(s.lower_bound for s in bottom))
     bounds: dict[tuple[bool, bool], Bound] = {
@@ -144,7 +148,7 @@ def _quotient(top: list[Sample], bottom: list[Sample]) -> _Figure:
         (False, True): "upper",
         (True, True): "none",
     }
-    return _Figure(stats.quotient([s.values for s in top], [s.values for s in bottom]), bounds[held_back])
+    return Figure(stats.quotient([s.values for s in top], [s.values for s in bottom]), bounds[held_back])
 
 
 def _open(label: str, samples: Iterable[Sample], why: str) -> Check:
@@ -153,6 +157,10 @@ def _open(label: str, samples: Iterable[Sample], why: str) -> Check:
 
 def _hashes(samples: Iterable[Sample]) -> tuple[str, ...]:
     return tuple(chain.from_iterable(s.hashes for s in samples))
+
+
+def _remarks(samples: Iterable[Sample]) -> frozenset[str]:
+    return frozenset().union(*(s.remarks for s in samples))
 
 
 def _missing(samples: Iterable[Sample]) -> str:
@@ -192,8 +200,8 @@ def _ratio(predicate: Ratio, rows: pd.DataFrame) -> Iterator[Check]:
         if missing:
             yield _open(label, sides, missing)
             continue
-        figure = _quotient(sides[:1], sides[1:])
-        yield figure.check(label, _hashes(sides), figure.keeps(predicate.at_least, predicate.at_most))
+        figure = quotient(sides[:1], sides[1:])
+        yield figure.check(label, sides, figure.keeps(predicate.at_least, predicate.at_most))
 
 
 def _within_percent(predicate: WithinPercent, rows: pd.DataFrame) -> Iterator[Check]:
@@ -205,19 +213,19 @@ def _within_percent(predicate: WithinPercent, rows: pd.DataFrame) -> Iterator[Ch
         if missing:
             yield _open(label, sides, missing)
             continue
-        ratio = _quotient(sides[:1], sides[1:])
+        ratio = quotient(sides[:1], sides[1:])
         outcome = ratio.keeps(at_least=1 - share) if higher else ratio.keeps(at_most=1 + share)
-        yield _percent_worse(ratio, higher).check(label, _hashes(sides), outcome)
+        yield _percent_worse(ratio, higher).check(label, sides, outcome)
 
 
-def _percent_worse(ratio: _Figure, higher_is_better: bool) -> _Figure:
+def _percent_worse(ratio: Figure, higher_is_better: bool) -> Figure:
     found, bound = ratio.estimate, ratio.bound
     if not higher_is_better:
         low, high = (None if v is None else 100 * (v - 1) for v in (found.low, found.high))
-        return _Figure(Estimate(100 * (found.value - 1), low, high, found.trials), bound)
+        return Figure(Estimate(100 * (found.value - 1), low, high, found.trials), bound)
     low, high = (None if v is None else 100 * (1 - v) for v in (found.high, found.low))
     turned: dict[Bound, Bound] = {"lower": "upper", "upper": "lower"}
-    return _Figure(Estimate(100 * (1 - found.value), low, high, found.trials), turned.get(bound, bound))
+    return Figure(Estimate(100 * (1 - found.value), low, high, found.trials), turned.get(bound, bound))
 
 
 def _monotone(predicate: Monotone, rows: pd.DataFrame) -> Iterator[Check]:
@@ -233,14 +241,14 @@ def _monotone(predicate: Monotone, rows: pd.DataFrame) -> Iterator[Check]:
             continue
         steps = [_change(a, b, rises).keeps(at_least=1 - predicate.tolerance) for a, b in pairwise(samples)]
         whole = _change(samples[0], samples[-1], rises).keeps(at_least=ABOVE_ONE)
-        figure = _quotient([samples[-1]], [samples[0]])
-        check = figure.check(_label(cell), _hashes(samples), _all([*steps, whole]))
+        figure = quotient([samples[-1]], [samples[0]])
+        check = figure.check(_label(cell), samples, _all([*steps, whole]))
         yield _of_series(check, samples)
 
 
-def _change(before: Sample, after: Sample, rises: bool) -> _Figure:
+def _change(before: Sample, after: Sample, rises: bool) -> Figure:
     """Return by how much a step goes in the wanted direction: above one when it does."""
-    return _quotient([after], [before]) if rises else _quotient([before], [after])
+    return quotient([after], [before]) if rises else quotient([before], [after])
 
 
 def _of_series(check: Check, samples: list[Sample]) -> Check:
@@ -257,8 +265,8 @@ def _endpoints(predicate: Endpoints, rows: pd.DataFrame) -> Iterator[Check]:
         if missing:
             yield _open(_label(cell), ends, missing)
             continue
-        figure = _quotient(ends[:1], ends[1:])
-        yield figure.check(_label(cell), _hashes(ends), figure.keeps(predicate.at_least, predicate.at_most))
+        figure = quotient(ends[:1], ends[1:])
+        yield figure.check(_label(cell), ends, figure.keeps(predicate.at_least, predicate.at_most))
 
 
 def _ratio_order(predicate: RatioOrder, rows: pd.DataFrame) -> Iterator[Check]:
@@ -272,8 +280,8 @@ def _ratio_order(predicate: RatioOrder, rows: pd.DataFrame) -> Iterator[Check]:
         if missing:
             yield _open(label, sides, missing)
             continue
-        figure = _quotient([left[0], right[1]], [left[1], right[0]])
-        yield figure.check(label, _hashes(sides), figure.keeps(at_least=ABOVE_ONE))
+        figure = quotient([left[0], right[1]], [left[1], right[0]])
+        yield figure.check(label, sides, figure.keeps(at_least=ABOVE_ONE))
 
 
 def _linear(predicate: Linear, rows: pd.DataFrame) -> Iterator[Check]:
@@ -291,7 +299,7 @@ def _linear(predicate: Linear, rows: pd.DataFrame) -> Iterator[Check]:
         trials = min(len(s.values) for s in found)
         note = "" if r > 0 else "it does not grow"
         grows = r > 0 and r * r >= predicate.r2_at_least
-        yield Check(_label(cell), r * r, None, grows, _hashes(found), note, trials=trials)
+        yield Check(_label(cell), r * r, None, grows, _hashes(found), note, trials=trials, remarks=_remarks(found))
 
 
 def _value(predicate: Value, rows: pd.DataFrame) -> Iterator[Check]:
@@ -300,8 +308,8 @@ def _value(predicate: Value, rows: pd.DataFrame) -> Iterator[Check]:
         if found.missing:
             yield _open(_label(cell), [found], found.missing)
             continue
-        figure = _Figure(stats.mean(found.values), "lower" if found.lower_bound else "")
-        yield figure.check(_label(cell), found.hashes, figure.keeps(predicate.at_least, predicate.at_most))
+        figure = Figure(stats.mean(found.values), "lower" if found.lower_bound else "")
+        yield figure.check(_label(cell), [found], figure.keeps(predicate.at_least, predicate.at_most))
 
 
 _EVALUATORS: dict[type, Any] = {

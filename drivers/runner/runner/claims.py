@@ -6,13 +6,15 @@ planned cells have no valid trial, the verdict is given only when it would be th
 
 What weakens a verdict stands beside it as its *qualifiers*: it rests on single trials, its figures lie so close to the
 limit that their intervals contain it, the run leaves out part of the cells that the claim names (which: in the note),
-or a figure is only a bound because the terminals were saturated.
+trials carry a remark (they did not settle, the machine was disturbed, an outlier, a noisy cell), or a figure is only a
+bound because the terminals were saturated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +25,7 @@ from runner.checks import Check, NotMeasuredError, checks
 from runner.extent import Cells, left_out
 from runner.files import write_json
 from runner.predicates import Endpoints, Monotone, Ratio, Simple, WithinPercent
+from runner.remarks import WEAKENS
 from runner.yamlfile import Strict, check, read
 
 Verdict = Literal["reproduced", "not reproduced", "not measured"]
@@ -133,6 +136,7 @@ def _alternative(alternative: Alternative, table: pd.DataFrame, cells: Cells) ->
         "verdict": judgement.verdict,
         "qualifiers": judgement.qualifiers,
         "measured": judgement.measured,
+        "interval": judgement.interval,
     }
 
 
@@ -187,10 +191,15 @@ def _qualifiers(predicate: Simple, verdict: Verdict, found: list[Check]) -> list
     qualifiers = {
         ONE_TRIAL: rests_on(lambda c: c.trials == 1),
         AT_THE_LIMIT: rests_on(lambda c: not c.certain),
+        **{text: rests_on(partial(_has, flag)) for flag, text in WEAKENS.items()},
         "lower bound": any(c.bound == "lower" for c in found),
         "upper bound": any(c.bound == "upper" for c in found),
     }
     return [text for text, applies in qualifiers.items() if applies]
+
+
+def _has(flag: str, found: Check) -> bool:
+    return flag in found.remarks
 
 
 def _measured(predicate: Simple, found: list[Check]) -> tuple[float | None, list[float] | None]:

@@ -1,7 +1,7 @@
 """The command line behind the Makefile: ``python -m runner <command>``.
 
 Exit codes: 0 all recorded (also trials that are flagged invalid), 1 something outside failed, 2 bad input and nothing
-was started, 3 trials failed, 130 interrupted.
+was started, 3 trials failed, 4 `compare --fail-on` found what it was asked for, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from runner import claims, cluster, collect, context, identity, outputs, precaut
 from runner import publish as publication
 from runner import workload as workloads
 from runner.cluster import Cluster
+from runner.compare.command import compare
 from runner.disk import choose
 from runner.errors import InputError, RunError
 from runner.execution import (
@@ -57,6 +58,7 @@ from runner.store import INTERRUPTED, Run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(oltpbench.app, name="oltpbench")
+app.command()(compare)
 
 
 def requested(

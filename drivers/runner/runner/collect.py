@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 import pandera.pandas as pa
 
-from runner import consistency, engine, evictions
+from runner import consistency, engine, evictions, remarks, steady
 from runner.axes import written
 from runner.errors import RunError
 from runner.files import read_json
 from runner.plan import digest
+from runner.sample import THROUGHPUT, is_usable
 from runner.store import FOREIGN, Run
 from runner.systems import EVICTING, family
 
@@ -30,6 +31,10 @@ def _integer(**kwargs: Any) -> pa.Column:
 
 def _number(**kwargs: Any) -> pa.Column:
     return pa.Column("Float64", pa.Check.ge(0), nullable=True, coerce=True, **kwargs)
+
+
+def _signed(**kwargs: Any) -> pa.Column:
+    return pa.Column("Float64", nullable=True, coerce=True, **kwargs)
 
 
 def _flag(**kwargs: Any) -> pa.Column:
@@ -85,6 +90,12 @@ MEASURED = (
     "data_memory_ratio_end",
     "cache_different",
     "throughput_variation",
+    "level_change_s",
+    "level_change_share",
+    "cell_ratio",
+    "cell_variation",
+    "cpu_stolen_share",
+    "other_cpu_cores",
     "evictions_per_s",
     "throughput_share_at_evictions",
     *HIT_QUALITY,
@@ -148,6 +159,12 @@ SCHEMA = pa.DataFrameSchema(
         "cache_different": _integer(),
         # how it went on
         "throughput_variation": _number(),
+        "level_change_s": _number(),  # empty: it kept one level
+        "level_change_share": _signed(),  # of the interval's median; below 0 it fell
+        "cell_ratio": _number(),  # to the median of the cell's trials; empty: the only one
+        "cell_variation": _number(),  # of the cell's trials: standard deviation / mean
+        "cpu_stolen_share": _number(),  # of the CPU time that was wanted, by other virtual machines
+        "other_cpu_cores": _number(),  # used by other programs on the same machine
         "evictions_per_s": _number(),
         "throughput_share_at_evictions": _number(),
         "restarted_share": _number(),  # restarts of transactions that met evicted tuples / committed transactions
@@ -240,12 +257,17 @@ SCHEMA = pa.DataFrameSchema(
     ],
 )
 COLUMNS = tuple(SCHEMA.columns)
+FILES = ("trials.parquet", "trials.csv")
+PUBLISHED_FILES = ("trials.csv",)
+"""A published run has its table as text alone, which git can compare."""
 TEXTS = [name for name, column in SCHEMA.columns.items() if not column.nullable]  # numbers may all be missing
 
 
 def collect(run: Run) -> pd.DataFrame:
     """Read every planned trial of `run` into one checked table; raises RunError when a record breaks the schema."""
     rows = [row(run, stored) for stored in run.trials]
+    cells = [(stored["experiment"], digest(stored["cell"])) for stored in run.trials]
+    remarks.of_cells(rows, cells, [_what_counts(each) for each in rows])
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     try:
         return SCHEMA.validate(table, lazy=True)
@@ -255,7 +277,7 @@ def collect(run: Run) -> pd.DataFrame:
         raise RunError(f"the records of {run.path} break the table's schema: {found}") from None
 
 
-def write(table: pd.DataFrame, directory: Path, names: tuple[str, ...] = ("trials.parquet", "trials.csv")) -> None:
+def write(table: pd.DataFrame, directory: Path, names: tuple[str, ...] = FILES) -> None:
     """Write ``trials.parquet`` and ``trials.csv``, each in one step."""
     for name in names:
         temporary = directory / f".{name}.tmp"
@@ -288,6 +310,14 @@ def _completed(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**texts).reindex(columns=list(COLUMNS))
 
 
+def _what_counts(row: dict[str, Any]) -> float | None:
+    """Return the figure that a trial of a cell is compared with the others by; None for one that is not usable."""
+    if not is_usable(row["status"], row["flags"]):
+        return None
+    found = row.get(THROUGHPUT)
+    return row.get("elapsed_ms") if found is None else float(found)
+
+
 def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
     """Build the row of one planned trial; a trial without a record has status ``planned``."""
     directory = run.trial_path(stored["hash"])
@@ -298,7 +328,7 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
     spec = stored["spec"]
     deployment = run.plan["deployments"][stored["deployment"]]
     code = run.code_of(stored["hash"])
-    return {
+    found = {
         "trial_hash": stored["hash"],
         "run": run.name,
         "experiment": stored["experiment"],
@@ -309,8 +339,8 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         "attempts": run.attempts(stored["hash"]),
         "status": result["status"],
         "reason": str(result.get("reason") or ""),
-        "flags": ";".join(str(flag) for flag in result.get("flags", [])),
-        "settled": result.get("settled"),
+        # Earlier versions judged when a trial ended whether it had settled.
+        "flags": ";".join(str(flag) for flag in result.get("flags", []) if flag != remarks.NOT_SETTLED),
         "started_at": environment.get("started_at", ""),
         "ended_at": environment.get("ended_at", ""),
         "terminals": spec["terminals"],
@@ -330,7 +360,6 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         **_WITHOUT_TEXT,
         **_workload(spec[spec["benchmark"]]),
         **(_measured(result, environment) if result["status"] not in ("failed", "planned") else {}),
-        **(_course(directory, result) if result["status"] not in ("failed", "planned") else {}),
         **(_hit_quality(result) if result["status"] not in ("failed", "planned") else {}),
         **(_tpcc(directory, result, deployment["values"].get("data", {})) if _checked(result, spec) else {}),
         **_settings(deployment["values"], spec),
@@ -338,6 +367,12 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         **_reported(result),
         "memory_limit_bytes": environment.get("control_group", {}).get("limit_bytes"),
     }
+    if result["status"] not in ("failed", "planned"):
+        _judge_course(found, directory, float(result.get("measured_s") or 0.0))
+        stolen, others = remarks.stolen_share(environment), remarks.other_cores(environment)
+        found |= {"cpu_stolen_share": stolen, "other_cpu_cores": others}
+        remarks.remark(found, remarks.of_machine(stolen, others))
+    return found
 
 
 def code_of(table: pd.DataFrame) -> str:
@@ -378,9 +413,14 @@ def _checked(result: dict[str, Any], spec: dict[str, Any]) -> bool:
     return spec["benchmark"] == "tpcc" and result["status"] not in ("failed", "planned")
 
 
-def _course(directory: Path, result: dict[str, Any]) -> dict[str, Any]:
-    measured_s = float(result.get("measured_s") or 0.0)
-    return dict(evictions.read(directory, measured_s).metrics(measured_s))
+def _judge_course(found: dict[str, Any], directory: Path, measured_s: float) -> None:
+    """Add what the interval's seconds say: how steady the trial was, and whether it kept one level."""
+    course = evictions.read(directory, measured_s)
+    level = steady.level(course.seconds, course.tenths)
+    found |= course.metrics(measured_s) | {"settled": level.settled}
+    if level.settled is False and level.change is not None:
+        found |= {"level_change_s": level.change.second, "level_change_share": level.change.share}
+    remarks.remark(found, remarks.of_level(level, measured_s))
 
 
 def _tpcc(directory: Path, result: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:

@@ -33,8 +33,13 @@ def experiments(text: str) -> list[str]:
 
 def systems(text: str) -> list[str] | None:
     """Split a list of systems; empty means all of the experiment."""
-    names = [name.strip() for name in text.replace(" ", ",").split(",") if name.strip()]
-    return list(dict.fromkeys(names)) or None
+    return names(text) or None
+
+
+def names(text: str) -> list[str]:
+    """Split a list of names with commas or blanks between them."""
+    found = [name.strip() for name in text.replace(" ", ",").split(",") if name.strip()]
+    return list(dict.fromkeys(found))
 
 
 def node_variables(pairs: list[str]) -> dict[str, str | int]:

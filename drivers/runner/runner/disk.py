@@ -26,6 +26,8 @@ LATE_SHARE_LIMIT = 0.05
 Timers of virtual machines alone can be that late once in fifty times; operations take about ten times as long."""
 UNLIKE_MODEL = "disk_unlike_model"
 """The flag of a trial on an emulated disk that this machine cannot serve as its profile says: a remark."""
+SINCE_START = ("host_io_errors", "failed_operations", "daemon_cpu_s")
+"""What `stats --json` counts since the daemon started, whatever was reset meanwhile."""
 SELF_TEST_TRIES = 3
 SELF_TEST_LIMIT_S = 180.0
 COMMAND_LIMIT_S = 130.0  # a change of mode writes what the emulated drive has cached; its own limit is 120 s
@@ -150,8 +152,7 @@ class Control:
             before = json.loads(self._ask("stats", "--reset", "--json"))
             yield observed
             stats = json.loads(self._ask("stats", "--json"))
-            # These two count since the daemon started.
-            since = {name: stats[name] - before[name] for name in ("host_io_errors", "failed_operations")}
+            since = {name: stats[name] - before[name] for name in SINCE_START}
             observed.stats = {**stats, **since}
         finally:
             self._ask("mode", "bypass")

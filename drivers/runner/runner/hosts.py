@@ -188,6 +188,10 @@ class Host:
         """Return kernel, CPUs, memory, huge pages, load, and the file system below `node_root`."""
         return dict(self._ask("describe", str(node_root)))
 
+    def cpu_times(self) -> dict[str, float]:
+        """Return the seconds since boot that all CPUs spent in each way; nothing where the kernel does not tell."""
+        return dict(self._ask("cpu_times"))
+
     def load_average(self) -> list[float]:
         """Return the load averages of the last 1, 5 and 15 minutes."""
         return list(self._ask("load_average"))

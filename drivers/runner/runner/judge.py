@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 from pathlib import Path
 from typing import Any
 
-from runner import driver, stats
+from runner import driver
 from runner.files import read_json
 from runner.store import INTERRUPTED
 
 
-def judge(
-    directory: Path, outcome: driver.Outcome, dead: list[str], pids: dict[str, int], measure_s: float
-) -> dict[str, Any]:
+def judge(directory: Path, outcome: driver.Outcome, dead: list[str], pids: dict[str, int]) -> dict[str, Any]:
     """Read loadgen's result and correct its status by what only the runner can see.
 
-    A missing or unreadable result, a loadgen that had to be ended, and a server that is gone make the trial failed;
-    a trial that has not settled is flagged ``not_settled``.
+    A missing or unreadable result, a loadgen that had to be ended, and a server that is gone make the trial failed.
     """
     try:
         result = dict(read_json(directory / "result.json"))
@@ -38,21 +34,7 @@ def judge(
         reason = f"{outcome.program} left no result (exit code {outcome.exit_code}): {said}"
     if reason:
         result |= {"status": "failed", "reason": reason}
-    elif result["status"] == "ok":
-        result["settled"] = stats.settled(measured_seconds(directory / "timeline.csv", measure_s))
-        if result["settled"] is False:
-            result["flags"] = [*result["flags"], "not_settled"]
     return result
-
-
-def measured_seconds(timeline: Path, measure_s: float) -> list[float]:
-    """Return the committed transactions of every whole second of a timeline's `measure_s` measured seconds."""
-    try:
-        with timeline.open(encoding="utf-8", newline="") as file:
-            rows = [(int(row["second"]), float(row["committed"])) for row in csv.DictReader(file)]
-    except (OSError, ValueError, KeyError):
-        return []
-    return [committed for second, committed in rows if 0 <= second <= measure_s - 1]
 
 
 def disk_reason(error: OSError) -> str:

@@ -21,7 +21,7 @@ from runner.cluster import Lane
 from runner.deploy import Ansible, deployment_file, save
 from runner.errors import RunError
 from runner.files import write_json, write_text
-from runner.hosts import LostNodeError, Processes, alive
+from runner.hosts import Host, LostNodeError, Processes, alive
 from runner.interrupt import Interrupt
 from runner.judge import disk_reason, judge, one_line
 from runner.plan import Deployment, Trial, loadgen_spec, make_deployment
@@ -43,6 +43,16 @@ def servers_cpu(before: dict[str, float], after: dict[str, float], elapsed_s: fl
     """
     used_s = {name: after[name] - before[name] for name in before.keys() & after.keys()}
     return {"cpu_s": dict(sorted(used_s.items())), "call_s": elapsed_s, "cores": sum(used_s.values()) / elapsed_s}
+
+
+def machines_cpu(hosts: dict[str, Host], before: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Say by role what the nodes' CPUs did since `before`, other programs included; see `agent.Agent.cpu_times`."""
+    after = {role: host.cpu_times() for role, host in hosts.items()}
+    return {
+        role: {kind: round(times[kind] - before[role][kind], 2) for kind in times}
+        for role, times in after.items()
+        if times
+    }
 
 
 @dataclass
@@ -308,6 +318,8 @@ class LaneWorker:
         # The disk's lateness says nothing about what does not use it.
         measuring = self._disk(profile).measuring() if section.uses_disk else contextlib.nullcontext(disk.Observed())
         with measuring as observed:
+            nodes = {"dbms": db} if self.lane.client is db else {"dbms": db, "clients": self.lane.client}
+            nodes_before = {role: host.cpu_times() for role, host in nodes.items()}
             cpu_before, asked_at = db.cpu_of(pids), time.monotonic()
             outcome = driver.call(
                 self._client(section.inside),
@@ -320,8 +332,9 @@ class LaneWorker:
                 out=True,
             )
             cpu = servers_cpu(cpu_before, db.cpu_of(pids), time.monotonic() - asked_at)
+            nodes_cpu = machines_cpu(nodes, nodes_before)
         memory, dead = db.memory_of(pids), running.servers.dead()
-        result = judge(directory, outcome, dead, pids, trial.spec["measure_s"])
+        result = judge(directory, outcome, dead, pids)
         if group.exceeded(dead) and not dead:
             time.sleep(KILL_GRACE_S)  # who was killed takes a moment to be gone, and is then named
             dead = running.servers.dead()
@@ -346,6 +359,7 @@ class LaneWorker:
         environment["client_load_average_before"] = load[self.lane.client.name]
         environment["memory"] = {"processes": memory, "peak_not_reset": unreset}
         environment["server_cpu"] = cpu
+        environment["machine_cpu"] = nodes_cpu
         environment["control_group"] = memory_of_trial
         environment["disk"] = {
             **running.deployment.values["disk"],

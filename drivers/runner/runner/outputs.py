@@ -24,15 +24,16 @@ def refresh(
     """Write a run's table, verdicts and report anew, with `draw` also its figures; return the verdicts.
 
     `in_place` saves the notebooks' outputs over the originals; of the notebooks `only` those are executed, if any are
-    named. A published run keeps the table that it was published with. Raises RunError when a record or a notebook is
-    broken, InputError when the run has no notebook of such a name.
+    named. A published run keeps the table that it was published with; with `in_place` the table, which is committed as
+    well, is collected from its records again. Raises RunError when a record or a notebook is broken, InputError when
+    the run has no notebook of such a name.
     """
     names = _notebooks(run, only) if draw else []
-    if run.published:
+    if run.published and not in_place:
         table = collect.read(run.path)
     else:
         table = collect.collect(run)
-        collect.write(table, run.path)
+        collect.write(table, run.path, collect.PUBLISHED_FILES if run.published else collect.FILES)
     whole = whole_grids(run)
     entries = claims.judge_all(claims.load(context.WORKLOADS / "claims.yml"), table, whole)
     claims.write(entries, run.path)

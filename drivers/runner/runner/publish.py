@@ -49,7 +49,7 @@ def publish(run: Run, target: Path) -> Run:
     hidden = Hidden(run)
     _records(run, building, hidden)
     copy = Run(building)
-    collect.write(collect.collect(copy), building, names=("trials.csv",))
+    collect.write(collect.collect(copy), building, collect.PUBLISHED_FILES)
     shutil.rmtree(target, ignore_errors=True)
     building.rename(target)
     return Run(target)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import pandas as pd
 
+from runner.remarks import REMARKS
+
 CLIENT_SATURATED = "client_saturated"
 """The flag of a trial whose terminals were the bottleneck: invalid, but its throughput is a lower bound."""
-THROUGHPUT = "throughput_txn_s"
-REMARKS = frozenset({"not_settled", "events_lost", "disk_unlike_model", "goodput_unknown"})
-"""Flags that leave a trial valid; every other one is a reason for being invalid."""
+THROUGHPUT: Final = "throughput_txn_s"
 
 
 @dataclass
@@ -21,6 +22,8 @@ class Sample:
     hashes: list[str] = field(default_factory=list)
     lower_bound: bool = False
     """The terminals held some of the trials back: the true mean is at least that of `values`."""
+    remarks: frozenset[str] = frozenset()
+    """Flags of the trials that leave them valid, and weaken what is concluded from them."""
     missing: str = ""
 
 
@@ -35,12 +38,18 @@ def sample(rows: pd.DataFrame, metric: str = THROUGHPUT) -> Sample:
     saturated = (measured["status"] == "invalid") & measured["flags"].map(_only_saturated).astype(bool)
     usable = measured[(measured["status"] == "ok") | saturated]
     hashes = [str(h) for h in usable["trial_hash"]]
+    remarks = REMARKS & {flag for flags in usable["flags"] for flag in str(flags).split(";")}
     if saturated.any() and metric != THROUGHPUT:
         return Sample(hashes=hashes, missing="terminals were saturated")
     if usable.empty:
         reasons = dict.fromkeys(f"{r.status}: {str(r.reason) or f'no {metric}'}" for r in rows.itertuples())
         return Sample(missing="; ".join(reasons) or "not planned")
-    return Sample([float(v) for v in usable[metric]], hashes, lower_bound=bool(saturated.any()))
+    return Sample([float(v) for v in usable[metric]], hashes, bool(saturated.any()), remarks)
+
+
+def is_usable(status: str, flags: str) -> bool:
+    """Tell whether a trial with this status and these flags stands for its cell's throughput."""
+    return status == "ok" or (status == "invalid" and _only_saturated(flags))
 
 
 def _only_saturated(flags: str) -> bool:

@@ -15,9 +15,6 @@ CONFIDENCE = 0.95
 BOOTSTRAP_TRIALS = 6  # with fewer the percentile bootstrap promises more than it holds
 RESAMPLES = 2000
 SEED = 20130826  # of the resampling only: the same table gives the same interval
-SETTLED_MINIMUM_S = 10  # with fewer measured seconds a trend cannot be told from noise
-SETTLED_DRIFT = 0.10  # a change of the level by more than this share of the median ...
-SETTLED_P = 0.01  # ... that chance would explain in fewer than 1 of 100 trials
 
 
 @dataclass(frozen=True)
@@ -93,12 +90,59 @@ def quotient(numerators: Sequence[Sequence[float]], denominators: Sequence[Seque
     return Estimate(value, value * math.exp(-half), value * math.exp(half), trials)
 
 
+def chance(top: Sequence[float], bottom: Sequence[float]) -> float | None:
+    """Return the probability that sides with equal means differ by as much as these do, or by more.
+
+    Welch's t test on the logarithm of the means, so it says the same of a ratio and of its inverse. None with one
+    trial on a side or a mean of zero.
+    """
+    sides = [np.asarray(values, dtype=float) for values in (top, bottom)]
+    if min(side.size for side in sides) <= 1 or any(side.mean() <= 0 for side in sides):
+        return None
+    distance = abs(math.log(sides[0].mean() / sides[1].mean()))
+    if all(np.ptp(side) == 0 for side in sides):
+        return 1.0 if distance == 0 else 0.0
+    error, freedom = _logarithm(sides)
+    return float(2 * special.stdtr(freedom, -distance / error))
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """Return the probabilities of several tests corrected for their number (Holm 1979), in the same order.
+
+    Those below 0.05 then hold together: the risk that any one of them is by chance is 5 %.
+    """
+    corrected, least = [0.0] * len(chances), 0.0
+    for rank, index in enumerate(sorted(range(len(chances)), key=lambda i: chances[i])):
+        least = max(least, min(1.0, (len(chances) - rank) * chances[index]))
+        corrected[index] = least
+    return corrected
+
+
+def geometric_mean(values: Sequence[float]) -> Estimate:
+    """Return the geometric mean of positive `values` with Student's t interval of their logarithm.
+
+    For ratios of several cells: the interval is over the cells, which is what "a system as a whole" can mean.
+    """
+    logarithms = np.log(np.asarray(values, dtype=float))
+    value = math.exp(logarithms.mean())
+    if logarithms.size == 1:
+        return Estimate(value, None, None, 1)
+    half = _t_quantile(logarithms.size - 1) * _standard_error(logarithms)
+    return Estimate(value, value * math.exp(-half), value * math.exp(half), logarithms.size)
+
+
 def _half_width_of_logarithm(sides: Sequence[NDArray[np.float64]]) -> float:
-    """Return half of the t interval of a sum and difference of log means, each with the variance (s / mean)² / n."""
+    """Return half of the t interval of a sum and difference of log means."""
+    error, freedom = _logarithm(sides)
+    return _t_quantile(freedom) * error
+
+
+def _logarithm(sides: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    """Return standard error and degrees of freedom of a sum of log means, each with the variance (s / mean)² / n."""
     variances = np.array([(_standard_error(side) / side.mean()) ** 2 for side in sides])
     freedom = np.array([side.size - 1 for side in sides])
     welch = variances.sum() ** 2 / (variances**2 / freedom).sum()
-    return _t_quantile(float(welch)) * math.sqrt(variances.sum())
+    return math.sqrt(variances.sum()), float(welch)
 
 
 def _t_quantile(freedom: float) -> float:
@@ -124,25 +168,3 @@ def _bootstrap(samples: Sequence[NDArray[np.float64]], of_means: Callable[..., A
     )
     low, high = result.confidence_interval
     return float(low), float(high)
-
-
-def settled(per_second: Sequence[float]) -> bool | None:
-    """Tell whether a trial's throughput had settled: True, False, or None when it is too short to tell.
-
-    Robust against single stalled seconds (evictions, checkpoints): a trial has not settled when the Theil-Sen line
-    over its measured seconds changes by more than 10 % of the median and Kendall's tau finds that change significant.
-    """
-    data = np.asarray(per_second, dtype=float)
-    if data.size < SETTLED_MINIMUM_S:
-        return None
-    level = float(np.median(data))
-    if level <= 0:
-        return False
-    from scipy import stats  # noqa: PLC0415 - as above
-
-    seconds = np.arange(data.size)
-    slope = float(stats.theilslopes(data, seconds)[0])
-    drift = abs(slope) * (data.size - 1) / level
-    if drift <= SETTLED_DRIFT or np.ptp(data) == 0:
-        return True
-    return float(stats.kendalltau(seconds, data).pvalue) > SETTLED_P

@@ -219,6 +219,45 @@ def test_an_interval_that_contains_the_limit_is_said() -> None:
     assert (found.verdict, found.qualifiers) == (REPRODUCED, ["the interval contains the limit"])
 
 
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("not_settled", "throughput not settled"),
+        ("cpu_stolen", "stolen CPU time"),
+        ("machine_busy", "a busy machine"),
+        ("outlier", "an outlier among its trials"),
+        ("noisy_cell", "a noisy cell"),
+        ("disk_unlike_model", "disk unlike its model"),
+    ],
+)
+def test_a_remark_on_trials_that_the_verdict_rests_on_is_said(flag: str, text: str) -> None:
+    def of(skew: float, *tops: float) -> list[tuple[dict[str, Any], float | None]]:
+        return [trial for top in tops for trial in pair(skew, top, 10)]
+
+    table = rows(*of(1.5, 100, 101, 102), *of(1.0, 200, 201, 202))
+    table.loc[0, "flags"] = f"events_lost;{flag}"
+    assert judge(ratio(at_least=9), table).qualifiers == [text]
+    assert judge(ratio(at_least=50), table).qualifiers == [], "the other cell refutes it alone"
+    assert judge(ratio(at_least=9, holds_in="any"), table).qualifiers == [], "the other cell proves it alone"
+    series = {"along": "skew", "series": ["system"], "where": {"system": "a"}}
+    for judged in (
+        predicate(kind="monotone", order="falling", direction="rises", **series),
+        predicate(kind="endpoints", end=1.0, start=1.5, at_least=1.5, **series),
+        predicate(kind="value", at_least=50, by=["skew"], where={"system": "a"}),
+        predicate(
+            kind="ratio_order", of={"system": "a"}, to={"system": "b"}, by=["skew"], greater_at={"skew": 1.0},
+            than_at={"skew": 1.5},
+        ),
+        predicate(kind="within_percent", of={"system": "a"}, to={"system": "b"}, by=["skew"], percent=5),
+    ):  # fmt: skip
+        found = judge(judged, table)
+        assert (found.verdict, found.qualifiers) == (REPRODUCED, [text]), judged.kind
+    line = rows(*of(1.5, 100, 101, 102), *of(1.0, 200, 201, 202), *of(0.5, 300, 301, 302))
+    line.loc[0, "flags"] = flag
+    line["skew"] = -line["skew"]
+    assert judge(predicate(kind="linear", r2_at_least=0.99, **series), line).qualifiers == [text]
+
+
 def test_the_qualifiers_of_several_parts() -> None:
     table = rows(*pair(1.5, 100, 10), *[trial for top in (290, 300, 310) for trial in pair(1.0, top, 10)])
     one, three = {"skew": 1.5}, {"skew": 1.0}

@@ -232,7 +232,13 @@ def test_what_was_enforced_stands_with_every_trial(bench: Bench) -> None:
     cpu = {e["endpoint"]["system"]: e["server_cpu"] for e in bench.records("environment.json") if e["endpoint"]}
     assert set(cpu["mysql-memcached"]["cpu_s"]) == {"mysqld", "memcached"}
     # Two CPUs at most are the servers' on the smallest machine; clocks tick a hundred times a second.
-    assert measured["server_cpu_cores"].between(0.001, len(os.sched_getaffinity(0)) + 0.1).all()
+    cores = len(os.sched_getaffinity(0))
+    assert measured["server_cpu_cores"].between(0.001, cores + 0.1).all()
+    nodes = [e["machine_cpu"] for e in bench.records("environment.json") if "machine_cpu" in e]
+    assert all(set(of_node) == {"dbms"} for of_node in nodes), "one machine has both roles here"
+    assert all(of_node["dbms"]["own_s"] > 0 and of_node["dbms"]["user_s"] > 0 for of_node in nodes)
+    assert measured["cpu_stolen_share"].between(0, 1).all()
+    assert measured["other_cpu_cores"].between(0, cores).all()
 
 
 def _written_forms(secret: str) -> list[bytes]:

@@ -100,6 +100,15 @@ def test_cpu_time_is_that_of_the_process(host: Host) -> None:
     assert set(host.cpu_of(pids)) == {"idle"}
 
 
+def test_cpu_time_is_that_of_the_machine_and_of_what_was_started_there(host: Host) -> None:
+    before = host.cpu_times()
+    host.run([sys.executable, "-c", "sum(range(10_000_000))"])
+    used = {kind: seconds - before[kind] for kind, seconds in host.cpu_times().items()}
+    assert used["own_s"] >= 0.05
+    assert used["user_s"] + used["system_s"] >= used["own_s"] - 0.05, "of ticks of 10 ms"
+    assert all(seconds >= 0 for seconds in used.values())
+
+
 def test_programs_are_started_waited_for_and_ended(host: Host, tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert host.wait(host.spawn(["sh", "-c", "echo said; exit 7"], log), 30.0) == 7

@@ -83,7 +83,7 @@ def a_run(results: Path, *experiments: str) -> tuple[Run, Plan]:
         }
     )
     record(run, plan.trials[0], status="failed", reason="mysqld <died>", throughput_txn_s=None)
-    record(run, plan.trials[1], flags=["not_settled"])
+    record(run, plan.trials[1], flags=["events_lost"])
     for trial in plan.trials[2:-1]:
         record(run, trial)
     return run, plan
@@ -157,7 +157,7 @@ def test_every_figure_of_the_run_is_on_the_page_with_its_note(reported: Reported
     drawn = list((reported.run / "figures").glob("*.png"))
     assert [path.stem for path in drawn] == ["fig07"]
     (alt,) = re.findall(r'<img src="data:image/png;base64,[^"]*" alt="([^"]*)"', reported.page)
-    for what in ("1 not run", "1 failed (MySQL)", "1 valid with a flag: not_settled (MySQL + Memcached)"):
+    for what in ("1 not run", "1 failed (MySQL)", "1 valid with a flag: events_lost (MySQL + Memcached)"):
         assert what in alt
     assert "Other figures" not in reported.page
 
@@ -172,7 +172,7 @@ def test_the_pdf_has_pages(reported: Reported) -> None:
 def test_the_page_says_what_a_reader_looks_for(reported: Reported) -> None:
     for text in (
         "mysqld &lt;died&gt;",
-        "not_settled",
+        "events_lost",
         "A Processor",
         "8 GiB",
         "Lane 1: client1, terminals",

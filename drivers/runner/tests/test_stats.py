@@ -122,20 +122,45 @@ def test_the_same_trials_give_the_same_interval() -> None:
     assert stats.mean([1.0, 2.0, 4.0, 8.0]) == stats.mean([1.0, 2.0, 4.0, 8.0])
 
 
-def test_settled() -> None:
-    noise = np.random.default_rng(1).normal(0, 20, 30)
-    assert stats.settled(list(1000 + noise)) is True
-    assert stats.settled(list(np.linspace(500, 1000, 30) + noise)) is False, "still warming up"
-    assert stats.settled(list(np.linspace(1000, 700, 30) + noise)) is False, "getting slower"
-    stalls = 1000 + noise
-    stalls[[5, 15, 25]] = 50
-    assert stats.settled(list(stalls)) is True, "single stalled seconds are no trend"
-    assert stats.settled([1000.0] * 30) is True
-    assert stats.settled([0.0] * 30) is False
-    assert stats.settled([1000.0] * 5) is None, "too short to tell"
+def test_the_chance_of_a_difference_is_welchs() -> None:
+    # As above: a tenth of spread on both sides, 4 degrees of freedom; a factor of exp(2.7764 se) is at 5 %.
+    factor = math.exp(2.7764 * 0.1 * math.sqrt(2 / 3))
+    sides = [90.0, 100.0, 110.0], [factor * v for v in (90.0, 100.0, 110.0)]
+    assert stats.chance(*sides) == pytest.approx(0.05, abs=1e-5)
+    assert stats.chance(*reversed(sides)) == pytest.approx(0.05, abs=1e-5)
+    assert stats.chance([90.0, 100.0, 110.0], [90.0, 100.0, 110.0]) == 1.0
+    assert stats.chance([1.0], [2.0, 3.0]) is None
+    assert stats.chance([0.0, 0.0], [2.0, 3.0]) is None
+    assert (stats.chance([5.0, 5.0], [5.0, 5.0]), stats.chance([5.0, 5.0], [6.0, 6.0])) == (1.0, 0.0)
+
+
+def test_equal_sides_differ_by_chance_as_often_as_they_should() -> None:
+    generator = np.random.default_rng(11)
+    found = [stats.chance(*generator.normal(1000, 50, (2, 3)).tolist()) for _ in range(1000)]
+    assert 0.015 < np.mean([p is not None and p < 0.05 for p in found]) < 0.07
+
+
+def test_holms_correction() -> None:
+    # Holm's procedure by hand: 0.01 x 4, 0.02 x 3, 0.03 x 2 raised to the one before, 0.5 x 1.
+    assert stats.holm([0.5, 0.01, 0.03, 0.02]) == pytest.approx([0.5, 0.04, 0.06, 0.06])
+    assert stats.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert stats.holm([]) == []
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.floats(10.0, 1e6), st.integers(10, 60))
-def test_a_constant_rate_is_settled(rate: float, seconds: int) -> None:
-    assert stats.settled([rate] * seconds) is True
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20))
+def test_holms_correction_keeps_the_order_and_lowers_nothing(chances: list[float]) -> None:
+    corrected = stats.holm(chances)
+    assert all(c >= p for c, p in zip(corrected, chances, strict=True))
+    assert [corrected[i] for i in np.argsort(chances, kind="stable")] == sorted(corrected)
+
+
+def test_the_geometric_mean_of_ratios() -> None:
+    found = stats.geometric_mean([0.5, 2.0, 1.0])
+    assert found.value == pytest.approx(1.0)
+    assert found.low == pytest.approx(1 / (found.high or 0.0)), "a ratio and its inverse say the same"
+    # The logarithms' s is ln 2, so half the interval is 4.3027 ln 2 / sqrt(3).
+    assert found.high == pytest.approx(math.exp(4.3027 * math.log(2) / math.sqrt(3)), rel=1e-4)
+    single = stats.geometric_mean([3.0])
+    assert single.value == pytest.approx(3.0)
+    assert (single.interval, single.trials) == (None, 1)

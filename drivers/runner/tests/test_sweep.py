@@ -29,7 +29,6 @@ from runner.files import read_json
 from runner.hosts import Host
 from runner.identity import Code
 from runner.interrupt import Interrupt
-from runner.judge import measured_seconds
 from runner.lane import LaneWorker
 from runner.plan import Deployment, Plan, make_plan
 from runner.progress import SweepProgress
@@ -290,14 +289,6 @@ def test_a_full_disk_fails_the_trials_and_the_sweep_goes_on(
         )
     finally:
         subprocess.run(["umount", str(place)], check=True)
-
-
-def test_only_whole_seconds_count(tmp_path: Path) -> None:
-    timeline = tmp_path / "timeline.csv"
-    timeline.write_text("second,committed\n-1,5\n0,100\n1,110\n2,50\n")
-    assert measured_seconds(timeline, 2.5) == [100.0, 110.0], "the last one is half a second"
-    assert measured_seconds(timeline, 3.0) == [100.0, 110.0, 50.0]
-    assert measured_seconds(tmp_path / "none", 3.0) == []
 
 
 def test_a_missing_loadgen_names_the_command_that_builds_it(tmp_path: Path) -> None:

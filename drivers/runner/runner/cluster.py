@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runner import hosts, machine, sameness
+from runner import hosts, machine, sameness, store
 from runner.errors import InputError
 from runner.hosts import Host, LostNodeError
 from runner.inventory import Inventory, LaneNodes, Node
@@ -81,6 +81,19 @@ class Cluster:
     def identity(self) -> str:
         """Name what shapes every figure measured on any of the lanes."""
         return self.lanes[0].identity
+
+    def hold(self, text: str) -> None:
+        """Let no other runner use the nodes while the connections last; raises InputError that names who does.
+
+        `text` is what another one reads of this (`store.holder`).
+        """
+        self._refuse_shared_machines()
+        for lane in self.lanes:
+            nodes = {lane.db.name: (lane.db, lane.nodes.db.node_root)}
+            nodes.setdefault(lane.client.name, (lane.client, lane.nodes.client.node_tools))
+            for host, place in nodes.values():
+                if (other := host.hold(place / store.LOCK, text)) is not None:
+                    raise InputError(f"node {host.name} ({place}) is in use by {store.held_by(other)}")
 
     def kept_datasets(self) -> set[str]:
         """Return the data sets that every DB node keeps."""

@@ -25,8 +25,8 @@ class Hidden:
     def __init__(self, run: Run) -> None:
         """Number the hosts of the run's lanes in the order of the lanes."""
         lanes = run.meta.get("lanes", {})
-        hosts = [lanes[lane]["hosts"][role] for lane in sorted(lanes) for role in ("dbms", "clients")]
-        others = [host for host in dict.fromkeys(hosts) if host != "localhost"]
+        hosts = [lanes[lane].get("hosts", {}).get(role) for lane in sorted(lanes) for role in ("dbms", "clients")]
+        others = [host for host in dict.fromkeys(hosts) if host not in (None, "localhost")]
         self._hosts = {host: f"node {number}" for number, host in enumerate(others, start=1)}
         self._inventory = inventory_name(run.meta["key"]["inventory"])
 

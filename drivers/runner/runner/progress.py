@@ -74,7 +74,8 @@ class SweepProgress:
     ) -> None:
         """Take the bar away."""
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):
+                self._bar.stop()
 
     def say(self, text: str) -> None:
         """Print one line above the bar; a terminal that is gone disturbs nobody, for all is recorded."""

@@ -58,7 +58,10 @@ class Plays:
         if name == "deploy":
             data = self.file.with_name("server.data")
             data.touch()
-            server = subprocess.Popen(["tail", "--follow", str(data)], start_new_session=True)
+            command = ["tail", "--follow", str(data)]
+            server = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            )
             self.file.write_text(str(server.pid))
 
     def endpoint(self, _deployment: Deployment) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def seen_before(results: Path, key: store.Key) -> History:
 
 def sweep(work: Work, target: Run) -> Summary:
     """Execute what is left, in a sitting of its own."""
-    already = len(work.plan.trials) - len(work.todo)
+    already = sum(state in ("ok", "invalid") for state in target.states().values())
     say(f"run {target.path}: {len(work.todo)} trials to do, {already} recorded, {preview.span(work.cost.time)}")
     if not work.todo:
         return Summary()

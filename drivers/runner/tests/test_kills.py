@@ -22,10 +22,10 @@ from runner.cli import main
 from runner.files import read_json
 from runner.store import Run
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = ROOT / "setup" / "tests" / "sweep_to_kill.py"
 DEADLINE_S = 60.0
-SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGKILL)
+SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 TRIALS = {trial.hash for trial in a_plan().trials}
 
 
@@ -46,7 +46,7 @@ class Sweep:
     def start(self) -> subprocess.Popen[str]:
         paths = os.pathsep.join([str(ROOT / "drivers" / "runner"), str(ROOT / "notebooks")])
         program = subprocess.Popen(
-            [sys.executable, str(HERE / "sweep_to_kill.py"), str(self.place)],
+            [sys.executable, str(PROGRAM), str(self.place)],
             env={**os.environ, "PYTHONPATH": paths},
             cwd=self.place,
             stdout=subprocess.PIPE,
@@ -116,8 +116,9 @@ def test_nothing_recorded_is_lost_whatever_ends_the_sweep(sweep: Sweep) -> None:
         assert before.items() <= after.items(), said
         before = after
         wait_until(lambda: not sweep.loadgens())
+        ended = (0, -number) if number == signal.SIGKILL else (130, 0, -number)
+        assert program.returncode in ended, f"{said}: {printed}"
         if number != signal.SIGKILL:
-            assert program.returncode in (130, 0, -number), f"{said}: {printed}"
             assert sweep.server() is None, f"{said}: a server stays"
         elif at_work:
             assert sweep.run is not None

@@ -31,10 +31,10 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def run(smoke: Workload, new_run: Callable[[Plan], Run], record_trial: Record) -> Run:
     """Two experiments; of the first one trial each is valid, flagged, invalid and failed."""
-    both = [smoke, load(ROOT / "workloads", "fig12", "smoke")]
+    both = [smoke, load(ROOT / "workloads", "fig07", "smoke")]
     plan = make_plan(both, CpuSets("0", "1"), NODE_DISK, systems=["mysql"], where={"data_memory_ratio": ["1"]})
     made = new_run(plan)
-    told = {"code": {}, "machine": "a machine", "command": "python -m runner run --experiment fig06,fig12"}
+    told = {"code": {}, "machine": "a machine", "command": "python -m runner run --experiment fig06,fig07"}
     made.begin_sitting(told)
     own = [trial for trial in plan.trials if trial.experiment == "fig06"]
     record_trial(made, own[0], 100.0)
@@ -64,10 +64,10 @@ def test_what_is_recorded_failed_and_flagged(shown: Callable[[], str]) -> None:
     row = next(line for line in text.splitlines() if "mysql " in line)
     assert [cell.strip() for cell in row.split("│")[2:7]] == ["1", "1", "1", "1", "6"]
     assert "fig06: 3 of 9 trials" in text
-    assert "fig12: 0 of 1 trials" in text
+    assert "fig07: 0 of 1 trials" in text
     for line in ("1 x 97 %", "1 x mysqld died", "1 x flagged not_settled", "make retry", "retry --invalid"):
         assert line in text
-    assert "go on: python -m runner run --experiment fig06,fig12" in text
+    assert "go on: python -m runner run --experiment fig06,fig07" in text
 
 
 def test_a_running_sweep_tells_lane_phase_trial_and_time(run: Run, shown: Callable[[], str]) -> None:

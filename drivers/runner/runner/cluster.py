@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from runner import hosts, machine, sameness, store
@@ -88,12 +89,17 @@ class Cluster:
         `text` is what another one reads of this (`store.holder`).
         """
         self._refuse_shared_machines()
+        nodes = {lane.db.name: (lane.db, lane.nodes.db.node_root) for lane in self.lanes}
         for lane in self.lanes:
-            nodes = {lane.db.name: (lane.db, lane.nodes.db.node_root)}
             nodes.setdefault(lane.client.name, (lane.client, lane.nodes.client.node_tools))
-            for host, place in nodes.values():
-                if (other := host.hold(place / store.LOCK, text)) is not None:
-                    raise InputError(f"node {host.name} ({place}) is in use by {store.held_by(other)}")
+        held: list[tuple[Host, Path]] = []
+        for host, place in nodes.values():
+            other = host.hold(place / store.LOCK, text)
+            if other is not None:
+                for mine, path in held:
+                    mine.let_go(path)
+                raise InputError(f"node {host.name} ({place}) is in use by {store.held_by(other)}")
+            held.append((host, place / store.LOCK))
 
     def kept_datasets(self) -> set[str]:
         """Return the data sets that every DB node keeps."""

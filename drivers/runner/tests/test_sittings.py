@@ -124,7 +124,8 @@ def test_a_failed_trial_gives_way_and_the_later_of_two_measurements_stands(plan:
     measure(there, failed_there, 5, status="failed", reason="disk full")
     assert union.adopt(here, publish.publish(there, tmp_path / "copy")) == 2
     table = collect.collect(here).set_index("trial_hash")
-    minutes = {h: str(table.loc[h, "started_at"])[14:16] for h in (failed.hash, later.hash, earlier.hash, failed_there.hash)}
+    cells = [trial.hash for trial in (failed, later, earlier, failed_there)]
+    minutes = {trial_hash: str(table.loc[trial_hash, "started_at"])[14:16] for trial_hash in cells}
     assert list(minutes.values()) == ["01", "05", "05", "01"]
     assert (table.loc[list(minutes), "status"] == "ok").all()
     assert table.loc[list(minutes), "attempts"].tolist() == [2, 2, 2, 2], "what gave way is an attempt"

@@ -13,6 +13,8 @@ SYSTEMS ?=
 INVENTORY ?= local
 DISK ?= hdd-7200
 RESULTS ?= results
+FROM ?=
+TO ?=
 PEERS ?=
 A ?=
 B ?=
@@ -29,9 +31,11 @@ SPACE := $(subst ,, )
 CARGO = PATH="$$(cat .tools/cargo-directory):$$PATH" cargo
 RUNNER = .venv/bin/python -m runner
 WHERE = --results "$(RESULTS)"
-WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $(if $(SYSTEMS),--systems "$(SYSTEMS)")
+WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $(if $(SYSTEMS),--systems "$(SYSTEMS)") $(if $(FROM),--from "$(FROM)")
+# What FIG asks for: `all`, or names as the targets have them; one that does not exist is left for the runner to refuse.
+PLANNED = $(if $(filter all,$(FIG)),$(EXISTING),$(foreach name,$(subst $(COMMA), ,$(FIG)),$(or $(call EXPERIMENTS_OF,$(name)),$(name))))
 
-.PHONY: help doctor setup python provision lock build smoke test lint plan $(FIGURES) all figures claims report compare publish notebooks status retry bench clean
+.PHONY: help doctor setup python provision lock build smoke test lint plan $(FIGURES) all figures claims report compare publish notebooks status retry stop bench clean
 
 help: ## List the targets and variables
 	@missing='$(strip $(foreach name,$(FIGURES),$(if $(call EXPERIMENTS_OF,$(name)),,$(name))))'
@@ -39,11 +43,13 @@ help: ## List the targets and variables
 	  sed -E "/^  make ($${missing// /|}) /s/$$/ (no workload yet)/"
 	@printf '\nVariables (with their values now):\n'
 	@printf '  %-22s %s\n' 'SCALE=$(SCALE)' 'smoke, laptop or paper: records, seconds, trials and grid (workloads/scales.yml)' \
-	  'FIG=$(FIG)' 'the experiment of `make plan`; there is: $(EXISTING)' \
+	  'FIG=$(FIG)' 'the experiments of `make plan`, separated by commas, or all; there is: $(EXISTING)' \
 	  'SYSTEMS=$(SYSTEMS)' 'only these systems, separated by commas (default: all of the experiment)' \
 	  'INVENTORY=$(INVENTORY)' 'local, lab, or the path of an Ansible inventory' \
 	  'DISK=$(DISK)' 'hdd-7200, hdd-15k, sata-ssd, nvme (emulated), none (the own disk as it is), /dev/NAME (a real one, formatted)' \
 	  'RESULTS=$(RESULTS)' 'where results go' \
+	  'FROM=$(FROM)' 'the compact copy of an unfinished run to begin with: its trials are not run again' \
+	  'TO=$(TO)' 'where `make publish` puts such a copy, for a later sitting (default: results/published/SCALE, to be shown)' \
 	  'PEERS=$(PEERS)' '1: `make bench` measures other stores beside the engine' \
 	  'A=$(A) B=$(B)' 'two runs for `make compare`: latest, a name in RESULTS/runs, a directory, or a published run (smoke, ...)'
 
@@ -90,8 +96,8 @@ lint: setup ## Check formatting, lints and types of Rust, Python, YAML and Ansib
 	.venv/bin/yamllint --strict .
 	cd ansible && PATH="$$PWD/../.venv/bin:$$PATH" ansible-lint -q --offline --strict
 
-plan: setup ## Print cells, trials, estimated time and disk of FIG at SCALE; runs nothing
-	@$(RUNNER) plan --experiment "$(FIG)" $(WHAT)
+plan: setup ## Print cells, trials, estimated time and disk of FIG at SCALE, and what is recorded; runs nothing
+	@$(RUNNER) plan --experiment "$(subst $(SPACE),$(COMMA),$(strip $(PLANNED)))" $(WHAT)
 
 fig01-05: ## Figures 1 to 5: drawn from what a running engine says of itself
 fig06: ## Run the experiment of Figure 6 at SCALE, then draw it
@@ -129,17 +135,20 @@ compare: python ## Compare run B with run A cell by cell: ratios with intervals,
 	@[ -n "$(A)" ] && [ -n "$(B)" ] || { echo 'make compare: name two runs, for instance A=smoke B=latest' >&2; exit 2; }
 	$(RUNNER) compare "$(A)" "$(B)" --figure $(WHERE)
 
-publish: python ## Copy the newest run, less what is of its machine alone, to results/published, and execute notebooks/ on it
-	@$(RUNNER) publish $(WHERE)
+publish: python ## Copy the newest run, less what is of its machine alone, to results/published, and execute notebooks/ on it; or to TO
+	@$(RUNNER) publish $(WHERE) $(if $(TO),--to "$(TO)")
 
 notebooks: python ## Execute the committed notebooks on the published run again
 	@$(RUNNER) notebooks
 
-status: setup ## Say how far the newest run is
+status: python ## Say what a sweep is doing now, from another terminal, and how far the newest run is
 	@$(RUNNER) status $(WHERE)
 
 retry: build ## Run only the failed trials of the newest run
 	@$(RUNNER) retry $(WHERE)
+
+stop: ## Stop the servers that a killed run left behind; removes nothing
+	@python3 setup/clean.py --servers
 
 bench: build ## Measure engine, drivers and disk, with PEERS=1 other stores too; writes RESULTS/bench/latest.json
 	@if [ '$(PEERS)' = 1 ]; then

@@ -1,4 +1,4 @@
-"""Stops the servers that were started from this checkout and removes what runs leave behind: `make clean`.
+"""Stops the servers that were started from this checkout and removes what runs leave behind: `make clean`, `make stop`.
 
 Says what it removes; asks nothing. Figures and tables that were committed (results/reference, results/published), the
 Python environment, the build and the unpacked servers stay. Standard library only.
@@ -7,6 +7,8 @@ Python environment, the build and the unpacked servers stay. Standard library on
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -84,6 +86,22 @@ def remove_firewall(node_root: Path) -> list[str]:
     return []
 
 
+def runner_at_work(node_root: Path) -> str:
+    """Says which runner uses the node now, from its lock (INTERFACES.md); empty where none does."""
+    try:
+        with (node_root / "runner.lock").open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return ""
+    except BlockingIOError:
+        text = (node_root / "runner.lock").read_text(encoding="utf-8")
+        try:
+            return f"process {json.loads(text)['pid']} is measuring here: end it first with `kill -INT` and that number"
+        except (ValueError, KeyError, TypeError):
+            return "a runner has just begun here: end it first"
+    return ""
+
+
 def size_bytes(path: Path) -> int:
     """Bytes that a file or a directory tree occupies on disk."""
     trees = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
@@ -108,13 +126,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("results"), help="where results were written")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
+    parser.add_argument("--servers", action="store_true", help="only stop the servers and take the disk away")
     options = parser.parse_args()
     node_root = options.root / "var"
+    if at_work := runner_at_work(node_root):
+        print(f"clean: {at_work}", file=sys.stderr)
+        return 1
     let_disk_be_fast(node_root, ROOT / "target" / "release" / "spindle")
     problems = stop_servers(node_root) + remove_firewall(node_root)
     mounted = unmount_disk(node_root, ROOT / "target" / "release" / "spindle")
     work = options.root / ".tools" / "work"  # of a trial whose runner was killed
-    for path in (*(() if mounted else (node_root,)), work, options.results / "runs", options.results / "latest"):
+    left = (*(() if mounted else (node_root,)), work, options.results / "runs", options.results / "latest")
+    for path in () if options.servers else left:
         remove(path)
     problems += mounted
     for problem in problems:

@@ -15,12 +15,14 @@ import pytest
 from daemons import Daemon
 from ports import free_port
 
+from runner.agent import Agent
+
 ROOT = Path(__file__).resolve().parents[2]
 SLEEPER = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(600)"
 
 STABLE_TARGETS = (
     *("help", "doctor", "setup", "smoke", "test", "lint", "plan", "all"),
-    *("figures", "claims", "report", "status", "retry", "bench", "clean"),
+    *("figures", "claims", "report", "publish", "status", "retry", "stop", "bench", "clean"),
 )
 
 
@@ -134,6 +136,28 @@ def test_clean_stops_servers_and_keeps_what_was_published(tmp_path: Path) -> Non
 
     again = run(sys.executable, "setup/clean.py", "--root", str(tmp_path), "--results", str(results))
     assert (again.returncode, again.stdout) == (0, "")
+
+
+def test_servers_alone_are_stopped_but_not_under_a_runner(tmp_path: Path) -> None:
+    var, runs = tmp_path / "var", tmp_path / "results" / "runs" / "1"
+    runs.mkdir(parents=True)
+    port = free_port()
+    daemon = Daemon("sleeper", var / "sleeper", [sys.executable, "-c", SLEEPER, str(port)], f"127.0.0.1:{port}")
+    _, pid = daemons.start(daemon)
+    clean = ("setup/clean.py", "--root", str(tmp_path), "--results", str(tmp_path / "results"))
+    keeper = Agent()
+    assert keeper.hold(str(var / "runner.lock"), '{"pid": 4711}') is None
+    for options in ((), ("--servers",)):
+        refused = run(sys.executable, *clean, *options)
+        assert refused.returncode == 1
+        assert "process 4711 is measuring here: end it first" in refused.stderr
+    assert daemons.start_ticks(pid) is not None
+    keeper.close()
+    stopped = run(sys.executable, *clean, "--servers")
+    assert (stopped.returncode, stopped.stdout) == (0, "clean: stopped sleeper\n"), stopped.stderr
+    assert daemons.start_ticks(pid) is None
+    assert runs.is_dir()
+    assert (var / "sleeper").is_dir()
 
 
 def test_every_target_has_a_line_of_help_and_a_figure_without_a_workload_says_so(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -39,6 +41,11 @@ def _text_of(path: str) -> str:
         return ""
 
 
+def boot_id() -> str:
+    """Return the name of this boot of this machine; empty where the kernel does not tell."""
+    return _text_of(BOOT_ID)
+
+
 def start_ticks(pid: int) -> int | None:
     """Return when a live process started, in clock ticks since boot (proc(5)); None for a zombie or no process."""
     after_name = _text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
@@ -51,6 +58,21 @@ def cpu_seconds(pid: int) -> float | None:
     if not after_name or after_name[0] in "ZX":
         return None
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _allocated_bytes(directory: str, device: int) -> int:
+    """Return what is allocated below a directory on one device; files that go meanwhile, or are hidden, count not."""
+    total_bytes = 0
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                if status.st_dev != device:
+                    continue
+                total_bytes += 512 * status.st_blocks
+                if entry.is_dir(follow_symlinks=False):
+                    total_bytes += _allocated_bytes(entry.path, device)
+    return total_bytes
 
 
 def _existing(path: str) -> Path:
@@ -67,6 +89,7 @@ class Agent:
         """Start with no program and no work directory."""
         self._programs: dict[int, subprocess.Popen[bytes]] = {}
         self._work: set[str] = set()
+        self._held: dict[str, int] = {}
         self._hashes: dict[tuple[str, int, int], str] = {}
 
     # -- the machine ------------------------------------------------------------------------------------------
@@ -75,7 +98,7 @@ class Agent:
         """Return what moves figures: kernel, CPUs, memory, huge pages, load, the file system below `node_root`."""
         return {
             "hostname": platform.node(),
-            "boot_id": _text_of(BOOT_ID),
+            "boot_id": boot_id(),
             "kernel": platform.release(),
             "operating_system": self._os_name(),
             "cpu_model": self._cpu_model(),
@@ -124,6 +147,14 @@ class Agent:
                 longest, device, kind = len(mounted), source, found
         return {"device": device, "file_system": kind, "free_bytes": shutil.disk_usage(place).free}
 
+    def allocated_bytes(self, paths: list[str]) -> int:
+        """Return what the trees below some paths take on their own file systems; what is mounted below is left out."""
+        total_bytes = 0
+        for path in paths:
+            with contextlib.suppress(OSError):
+                total_bytes += _allocated_bytes(path, Path(path).stat().st_dev)
+        return total_bytes
+
     @staticmethod
     def _os_name() -> str:
         found = re.search(r'^PRETTY_NAME="?([^"\n]*)', _text_of("/etc/os-release"), re.M)
@@ -131,8 +162,15 @@ class Agent:
 
     @staticmethod
     def _cpu_model() -> str:
-        found = re.search(r"^model name\s*:\s*(.+)$", _text_of("/proc/cpuinfo"), re.M)
-        return found.group(1) if found else platform.processor() or "unknown"
+        """Return the model's name with family and model number: virtual machines give many models one name."""
+        text = _text_of("/proc/cpuinfo")
+        name, *numbers = (
+            re.search(rf"^{key}\s*:\s*(.+)$", text, re.M) for key in ("model name", "cpu family", "model")
+        )
+        if name is None:
+            return platform.processor() or "unknown"
+        family, model = (number.group(1) if number else "unknown" for number in numbers)
+        return f"{name.group(1)} (family {family}, model {model})"
 
     # -- servers ----------------------------------------------------------------------------------------------
 
@@ -170,10 +208,41 @@ class Agent:
 
     # -- files ------------------------------------------------------------------------------------------------
 
+    def hold(self, path: str, text: str) -> str | None:
+        """Hold the lock file `path` for as long as the connection lasts, with `text` about the holder in it.
+
+        Returns None, or what the holder wrote when somebody else has it. The kernel lets go of it with the process,
+        however that ends.
+        """
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
+                return file.read()
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
+        self._held[path] = descriptor
+        return None
+
+    def let_go(self, path: str) -> None:
+        """Let go of a lock file; one that is not held is fine."""
+        if path in self._held:
+            os.close(self._held.pop(path))
+
     def make_work(self, parent: str) -> str:
-        """Make a directory below `parent` that only this user can read; it goes when the connection ends."""
+        """Make a directory below `parent` that only this user can read; it goes when the connection ends.
+
+        Those of processes that were killed go now: there are passwords in them.
+        """
         Path(parent).mkdir(parents=True, exist_ok=True)
-        made = tempfile.mkdtemp(prefix="work-", dir=parent)
+        boot = boot_id()[:8]  # other machines may share the directory
+        for left in Path(parent).glob(f"work-{boot}-*-*"):
+            pid = left.name.split("-")[2]
+            if pid.isdecimal() and start_ticks(int(pid)) is None:
+                shutil.rmtree(left, ignore_errors=True)
+        made = tempfile.mkdtemp(prefix=f"work-{boot}-{os.getpid()}-", dir=parent)
         self._work.add(made)
         return made
 
@@ -260,10 +329,16 @@ class Agent:
         return {"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
 
     def spawn(self, argv: list[str], log: str) -> int:
-        """Start a program in a session of its own, its messages at the end of `log`; return its process id."""
+        """Start a program in a session of its own, its messages at the end of `log`; return its process id.
+
+        It is asked to end when this process dies, where the system has `setpriv`: nothing should go on measuring then.
+        """
+        if shutil.which(argv[0]) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
+        bound = [setpriv, "--pdeathsig", "TERM", *argv] if (setpriv := shutil.which("setpriv")) else argv
         with Path(log).open("ab") as messages:
             program = subprocess.Popen(
-                argv,
+                bound,
                 stdin=subprocess.DEVNULL,
                 stdout=messages,
                 stderr=messages,
@@ -310,6 +385,8 @@ class Agent:
                 self.signal(pid, signal.SIGKILL)
         for path in self._work:
             shutil.rmtree(path, ignore_errors=True)
+        for path in list(self._held):
+            self.let_go(path)
 
 
 def answer(agent: Agent, line: bytes) -> list[Any]:

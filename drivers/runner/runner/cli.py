@@ -7,33 +7,47 @@ was started, 3 trials failed, 4 `compare --fail-on` found what it was asked for,
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from runner import claims, cluster, collect, context, identity, outputs, precautions, report, resume, store
+from runner import (
+    claims,
+    cluster,
+    collect,
+    context,
+    entry,
+    identity,
+    outputs,
+    precautions,
+    preview,
+    report,
+    resume,
+    status,
+    store,
+)
 from runner import publish as publication
 from runner import workload as workloads
-from runner.cluster import Cluster
 from runner.compare.command import compare
 from runner.disk import choose
-from runner.errors import InputError, RunError
+from runner.errors import InputError
+from runner.estimate import estimate
 from runner.execution import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
     UNKNOWN_CPUS,
     DiskOption,
     ExperimentOption,
+    FromOption,
     InventoryOption,
     Manner,
     MixedCodeOption,
+    MixedKernelOption,
     NodeVarOption,
     Request,
     ResultsOption,
@@ -44,17 +58,19 @@ from runner.execution import (
     WhereOption,
     Work,
     carry_out,
+    compact_copy,
     finish,
     plan_of,
+    recorded_in,
     say,
+    seen_before,
     sweep,
     warn,
 )
 from runner.inventory import Inventory
 from runner.oltpbench import commands as oltpbench
-from runner.plan import Estimate, Plan, estimate, parse_where
-from runner.progress import duration
-from runner.store import INTERRUPTED, Run
+from runner.plan import parse_where
+from runner.store import Run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(oltpbench.app, name="oltpbench")
@@ -94,76 +110,56 @@ def plan(
     where: WhereOption = [],  # noqa: B006 - typer copies it
     trials: TrialsOption = None,
     node_var: NodeVarOption = [],  # noqa: B006
+    from_path: FromOption = None,
 ) -> None:
-    """Print cells, trials, deployments, estimated time and disk; run nothing.
+    """Print cells, trials, deployments, estimated time and disk, and what of it is recorded; run nothing.
 
-    The nodes are asked what they are, where they can be reached.
+    Times come from earlier trials of this machine at this scale, where there are any. The nodes are asked what they
+    are, where they can be reached.
     """
     request = requested(
         experiment, scale, inventory, disk, systems=systems, where=where, trials=trials, node_var=node_var
     )
+    origin = compact_copy(from_path)
     lanes = request.inventory.lanes()
     with contextlib.ExitStack() as stack:
-        nodes: Cluster | None = None
         try:
             nodes = stack.enter_context(cluster.connected(request.inventory, lanes))
         except cluster.UnreachableError as error:
             warn(f"{error}; so CPU sets, kept data sets, free space and recorded trials are not known")
-        cpus = nodes.cpus if nodes is not None else UNKNOWN_CPUS
-        made = request.plan(cpus)
-        cost = estimate(made, made.trials, nodes.kept_datasets() if nodes is not None else set(), len(lanes))
-        _print_plan(made, cost, len(lanes))
-        if nodes is None:
+            made = request.plan(UNKNOWN_CPUS)
+            cost = estimate(made, made.trials, set(), len(lanes))
+            _say_all(preview.lines(made, cost, cost, {}))
             say(f"  disk         up to {context.gigabytes(cost.disk_bytes)} on each DB node")
             return
+        cpus, kept_datasets = nodes.cpus, nodes.kept_datasets()
+        made = request.plan(cpus)
+        key = resume.key_of(made.scale, request.inventory, disk, identity.code_identity(context.ROOT), nodes.identity)
+        target = store.find(results, key)
+        measured = [each for each in (target, origin) if each is not None]
+        recorded, seen = recorded_in(measured), seen_before(results, key)
+        cost = estimate(made, made.trials, kept_datasets, len(lanes), seen)
+        left = estimate(made, store.to_run(made.trials, recorded), kept_datasets, len(lanes), seen)
+        _say_all(preview.lines(made, cost, left, recorded))
         say(f"  CPUs         server {cpus.server}, terminals {cpus.client}")
         free = min(lane.db.file_system(lane.nodes.db.node_root)["free_bytes"] for lane in nodes.lanes)
-        say(f"  disk         up to {context.gigabytes(cost.disk_bytes)} ({context.gigabytes(free)} free)")
+        say(f"  disk         up to {context.gigabytes(left.disk_bytes)} more ({context.gigabytes(free)} free)")
         for warning in precautions.of_plan(made, cpus):
             warn(warning)
-        code = identity.code_identity(context.ROOT)
-        run = store.find(results, resume.key_of(made.scale, request.inventory, disk, code, nodes.identity))
-    if run is not None:
-        recorded = run.recorded()
-        done = len(made.trials) - len(store.to_run(made.trials, recorded))
-        say(f"  recorded     {done} of {cost.trials} in {run.path}: `run` goes on from there (--fresh for a new one)")
+        if origin is not None:
+            try:
+                resume.refuse_other_conditions(origin, key)
+            except InputError as error:
+                warn(f"`run` would refuse this: {error}")
+    for each in measured:
+        done = sum(t.hash in each.recorded() for t in made.trials)
+        rest = "" if each is origin else ": `run` goes on from there (--fresh for a new one)"
+        say(f"  recorded     {done} of {cost.trials} in {each.path}{rest}")
 
 
-def _print_plan(made: Plan, cost: Estimate, lanes: int) -> None:
-    """Print what does not depend on the nodes, but on their number."""
-    cells = [(t.experiment, t.cell) for t in made.trials if t.index == 0]
-    say(f"{', '.join(w.id for w in made.workloads)} at scale {made.scale}")
-    for line in _data_of(made):
-        say(f"  {line}")
-    say(f"  cells        {len(cells)}")
-    for system, count in Counter(c.system for _, c in cells).items():
-        say(f"    {system:<18}{count}")
-    lengths = {w.id: f"{w.values.warmup_s:g} s warm-up + {w.values.measure_s:g} s measured" for w in made.workloads}
-    same = len(set(lengths.values())) == 1
-    told = [next(iter(lengths.values()))] if same else [f"{name}: {length}" for name, length in lengths.items()]
-    say(f"  trials       {cost.trials} of {'; '.join(told)}")
-    say(f"  deployments  {cost.deployments}")
-    if lanes > 1:
-        say(f"  lanes        {lanes}")
-    say(f"  time         about {duration(cost.seconds)}")
-
-
-def _data_of(made: Plan) -> list[str]:
-    """Say what is loaded, in one line for each amount."""
-    lines = []
-    for workload in made.workloads:
-        cells = {
-            (workload.benchmark_of(t.cell), t.cell.data_memory_ratio)
-            for t in made.trials
-            if t.experiment == workload.id
-        }
-        for benchmark in dict.fromkeys(name for name, _ in sorted(cells)):
-            amounts: dict[str, list[str]] = {}
-            for ratio in sorted(ratio for name, ratio in cells if name == benchmark):
-                data = workload.section(benchmark).data(workload.values, ratio)
-                amounts.setdefault(data.described, []).append(f"{ratio:g}x")
-            lines += [f"{workload.id} {', '.join(ratios)}: {what}" for what, ratios in amounts.items()]
-    return lines
+def _say_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 @app.command()
@@ -180,18 +176,41 @@ def run(
     node_var: NodeVarOption = [],  # noqa: B006
     fresh: Annotated[bool, typer.Option(help="start a new run even if one could be continued")] = False,
     into: Annotated[str, typer.Option(help="go on with this run (or latest) instead of the newest that fits")] = "",
+    from_path: FromOption = None,
     mixed_code: MixedCodeOption = False,
+    mixed_kernel: MixedKernelOption = False,
     figures: Annotated[bool, typer.Option(help="execute the notebooks at the end")] = True,
 ) -> None:
     """Run what is planned and not recorded yet, then collect, judge the claims and draw the figures.
 
-    Goes on with the newest run that measured the same scale on the same machine, inventory, variables and disk with the
-    same code of servers, drivers and roles; failed and interrupted trials are run again, valid ones are not.
+    Goes on with the newest run that measured the same scale on the same machine, inventory, variables and disk with
+    the same code of servers, drivers and roles; failed and interrupted trials are run again, valid ones are not. With
+    --from it takes over first what an unfinished run recorded elsewhere, or in an earlier checkout.
     """
     request = requested(
         experiment, scale, inventory, disk, systems=systems, where=where, trials=trials, node_var=node_var
     )
-    carry_out(request, disk, Manner(results, fresh, into, mixed_code, figures))
+    given = {"experiment": experiment, "scale": scale, "inventory": inventory, "disk": disk, "results": str(results)}
+    given |= {"systems": systems, "trials": str(trials or ""), "into": into}
+    command = command_line("run", given, {"where": where, "node-var": [f"{v.partition('=')[0]}=…" for v in node_var]})
+    manner = Manner(
+        results,
+        command,
+        fresh=fresh,
+        into=into,
+        origin=from_path,
+        mixed_code=mixed_code,
+        mixed_kernel=mixed_kernel,
+        figures=figures,
+    )
+    carry_out(request, disk, manner)
+
+
+def command_line(verb: str, options: Mapping[str, str], repeated: Mapping[str, list[str]]) -> str:
+    """Write a command as it can be given again, less what is empty; values of variables may be passwords: none."""
+    given = [("--" + name, value) for name, value in options.items() if value]
+    given += [("--" + name, value) for name, values in repeated.items() for value in values]
+    return shlex.join([".venv/bin/python", "-m", "runner", verb, *(part for pair in given for part in pair)])
 
 
 @app.command()
@@ -213,37 +232,19 @@ def retry(
         return
     inventory = Inventory(context.ROOT, target.key.inventory, context.node_variables(node_var))
     with cluster.connected(inventory, inventory.lanes()) as nodes:
+        nodes.hold(store.holder(f"runs failed trials of {target.path} again"))
         made = plan_of(target, nodes.cpus)
         todo = store.to_retry(made.trials, target.recorded(), invalid)
         code = identity.code_identity(context.ROOT)
         key = resume.key_of(made.scale, inventory, target.key.disk, code, nodes.identity)
-        work = Work(made, todo, inventory, nodes, key, code)
-        work.check(target, mixed_code)
-        summary = sweep(work, target)
+        work = Work(made, todo, inventory, nodes, key, code, results, "make retry")
+        work.check([target], mixed_code)
+        with target.held():
+            summary = sweep(work, target)
     finish(target, summary, figures)
 
 
-@app.command()
-def status(results: ResultsOption = Path("results"), run_name: RunOption = "latest") -> None:
-    """Say how far a run is, and why trials failed."""
-    target = store.open_run(results, run_name)
-    recorded = target.recorded()
-    states = target.states()
-    table = Table("system", *collect.STATUSES, title=f"{target.path}")
-    for system in dict.fromkeys(t["cell"]["system"] for t in target.trials):
-        counts = Counter(states[t["hash"]] for t in target.trials if t["cell"]["system"] == system)
-        table.add_row(system, *(str(counts[s]) for s in collect.STATUSES))
-    Console().print(table)
-    reasons = Counter(recorded[h].reason for h, s in states.items() if s in ("failed", "invalid"))
-    for reason, count in reasons.most_common():
-        say(f"{count} x {reason}")
-    counts = Counter(states.values())
-    if counts["failed"]:
-        say("run the failed ones again: make retry")
-    if counts["invalid"]:
-        say("run the failed and the invalid ones again: .venv/bin/python -m runner retry --invalid")
-    if counts["planned"] or any(recorded[h].reason == INTERRUPTED for h in states if h in recorded):
-        say(f"go on: make {target.meta['experiments'][0]} SCALE={target.key.scale}")
+app.command()(status.status)
 
 
 def _to_show(results: Path, run_name: str) -> Run:
@@ -304,9 +305,24 @@ def publish(
     run_name: RunOption = "latest",
     to: Annotated[Path | None, typer.Option(help="where the copy goes (default: results/published/SCALE)")] = None,
 ) -> None:
-    """Publish a run: its compact copy, to be committed, and the notebooks in notebooks/ executed on it."""
+    """Publish a run: its compact copy, to be committed, and the notebooks in notebooks/ executed on it.
+
+    A copy elsewhere than in results/published keeps an unfinished run, for `run --from` to go on with: what other
+    sittings added to it stays there, and no notebook is executed.
+    """
     source = store.open_run(results, run_name)
-    _execute_notebooks(publication.publish(source, to or context.PUBLISHED / source.key.scale))
+    shown = to is None or to.resolve().parent == context.PUBLISHED.resolve()
+    copy = publication.publish(source, to or context.PUBLISHED / source.key.scale, merge=not shown)
+    states = Counter(copy.states().values())
+    if shown:
+        if states["planned"]:
+            warn(f"{states['planned']} of {len(copy.trials)} planned trials were not run: figures and claims say so")
+        _execute_notebooks(copy)
+        return
+    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    size_bytes = sum(p.stat().st_size for p in copy.path.rglob("*") if p.is_file())
+    say(f"{copy.path}: {told}; {len(copy.sittings)} sittings, {size_bytes / 1e6:.1f} MB. Commit it; go on with it:")
+    say(f"  {status.go_on(copy)} --from {to}")
 
 
 @app.command("notebooks")
@@ -347,22 +363,5 @@ def report_command(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command (of the command line, or `arguments`); a foreseen failure is one clear text and its exit code."""
-    call: Callable[..., Any] = typer.main.get_command(app)
-    try:
-        return int(call(args=arguments, standalone_mode=False) or 0)
-    except (InputError, RunError) as error:
-        typer.echo(str(error), err=True)
-        return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
-    except OSError as error:  # a full disk or missing rights while writing results
-        typer.echo(f"{error.strerror}: {error.filename or 'results'}; what was recorded is kept", err=True)
-        return EXIT_FAILED
-    except (typer.Exit, typer.Abort) as error:
-        return int(getattr(error, "exit_code", EXIT_INTERRUPTED))
-    except Exception as error:
-        # Click's usage errors know how to show themselves; anything else is a defect and keeps its traceback.
-        show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
-        if show is None or code is None:
-            raise
-        show()
-        return int(code)
+    """Run a command (of the command line, or `arguments`); return its exit code."""
+    return entry.call(app, arguments)

@@ -7,9 +7,10 @@ import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from runner import hosts, machine, sameness
+from runner import hosts, machine, sameness, store
 from runner.errors import InputError
 from runner.hosts import Host, LostNodeError
 from runner.inventory import Inventory, LaneNodes, Node
@@ -81,6 +82,24 @@ class Cluster:
     def identity(self) -> str:
         """Name what shapes every figure measured on any of the lanes."""
         return self.lanes[0].identity
+
+    def hold(self, text: str) -> None:
+        """Let no other runner use the nodes while the connections last; raises InputError that names who does.
+
+        `text` is what another one reads of this (`store.holder`).
+        """
+        self._refuse_shared_machines()
+        nodes = {lane.db.name: (lane.db, lane.nodes.db.node_root) for lane in self.lanes}
+        for lane in self.lanes:
+            nodes.setdefault(lane.client.name, (lane.client, lane.nodes.client.node_tools))
+        held: list[tuple[Host, Path]] = []
+        for host, place in nodes.values():
+            other = host.hold(place / store.LOCK, text)
+            if other is not None:
+                for mine, path in held:
+                    mine.let_go(path)
+                raise InputError(f"node {host.name} ({place}) is in use by {store.held_by(other)}")
+            held.append((host, place / store.LOCK))
 
     def kept_datasets(self) -> set[str]:
         """Return the data sets that every DB node keeps."""

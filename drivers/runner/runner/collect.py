@@ -12,6 +12,7 @@ from runner import consistency, engine, evictions, remarks, steady
 from runner.axes import written
 from runner.errors import RunError
 from runner.files import read_json
+from runner.hidden import Hidden
 from runner.plan import digest
 from runner.sample import THROUGHPUT, is_usable
 from runner.store import FOREIGN, Run
@@ -240,6 +241,7 @@ SCHEMA = pa.DataFrameSchema(
         "lane": _text(),
         "db_node": _text(),
         "client_node": _text(),
+        "sitting": _text(),  # when the call began that measured it
     },
     strict=True,
     ordered=True,
@@ -349,7 +351,7 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         "disk_profile": environment.get("disk_profile", run.meta["key"]["disk"]),
         "deployment": stored["deployment"],
         "dataset": deployment["dataset"],
-        "settings_hash": digest(result["server_settings"]) if result.get("server_settings") else "",
+        "settings_hash": digest(Hidden(run).of(result["server_settings"])) if result.get("server_settings") else "",
         "versions": "; ".join(f"{k} {v}" for k, v in sorted(result.get("versions", {}).items())),
         "commit": code.commit,
         "dirty": code.dirty,
@@ -357,6 +359,7 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         "lane": environment.get("lane", ""),
         "db_node": environment.get("hosts", {}).get("dbms", ""),
         "client_node": environment.get("hosts", {}).get("clients", ""),
+        "sitting": environment.get("sitting", ""),
         **_WITHOUT_TEXT,
         **_workload(spec[spec["benchmark"]]),
         **(_measured(result, environment) if result["status"] not in ("failed", "planned") else {}),

@@ -1,4 +1,6 @@
-"""The two kinds of failure that a person sees."""
+"""The two kinds of failure that a person sees, and the exit codes of every command."""
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRIALS_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
 class InputError(Exception):

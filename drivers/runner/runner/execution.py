@@ -5,6 +5,7 @@ Exit codes are those of every command (`runner.cli`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections import Counter
@@ -13,35 +14,57 @@ from typing import Annotated
 
 import typer
 
-from runner import cluster, context, driver, identity, machine, outputs, precautions, resume, store
+from runner import (
+    cluster,
+    context,
+    driver,
+    history,
+    identity,
+    machine,
+    outputs,
+    precautions,
+    preview,
+    resume,
+    store,
+    union,
+)
 from runner.cluster import Cluster, Lane
 from runner.deploy import Ansible
 from runner.disk import Disk, choose
-from runner.errors import InputError
+from runner.errors import EXIT_INTERRUPTED, EXIT_TRIALS_FAILED, InputError
+from runner.estimate import Estimate, estimate
+from runner.heartbeat import Heartbeat
+from runner.history import History
 from runner.interrupt import Interrupt
 from runner.inventory import Inventory
 from runner.lane import LaneWorker
 from runner.oltpbench import kept
-from runner.plan import Estimate, Plan, Trial, estimate, make_plan
-from runner.progress import SweepProgress, duration
+from runner.plan import Plan, Trial, make_plan
+from runner.progress import SweepProgress
 from runner.recording import Recorder, Summary, Tools
 from runner.store import Run
 from runner.sweep import Sweep
 from runner.workload import Workload
 
 UNKNOWN_CPUS = machine.CpuSets("0", "1")  # to plan with before the nodes are asked
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRIALS_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 ExperimentOption = Annotated[str, typer.Option(help="experiments, separated by commas")]
 ScaleOption = Annotated[str, typer.Option(help="a scale of workloads/scales.yml")]
 InventoryOption = Annotated[str, typer.Option(help="local, lab, or the path of an Ansible inventory")]
-DiskOption = Annotated[str, typer.Option(help="the disk profile; so far: none")]
+DiskOption = Annotated[str, typer.Option(help="an emulated disk's profile, none, or /dev/NAME")]
 ResultsOption = Annotated[Path, typer.Option(help="where results go")]
 SystemsOption = Annotated[str, typer.Option(help="only these systems, separated by commas")]
 WhereOption = Annotated[list[str], typer.Option(help="only these cells: AXIS=VALUE[,VALUE…], e.g. skew=1.5,1.25")]
 TrialsOption = Annotated[int | None, typer.Option(min=1, help="another number of trials per cell")]
 NodeVarOption = Annotated[list[str], typer.Option(help="override a variable of the inventory: NAME=VALUE")]
 MixedCodeOption = Annotated[bool, typer.Option(help="go on also where other code measured the recorded trials")]
+MixedKernelOption = Annotated[
+    bool, typer.Option(help="go on also where the same hardware measured the recorded trials under another kernel")
+]
+FromOption = Annotated[
+    Path | None,
+    typer.Option("--from", help="begin with the trials of this compact copy of an unfinished run (publish --to)"),
+]
 RunOption = Annotated[str, typer.Option("--run", help="a run below RESULTS/runs, or latest")]
 
 
@@ -99,18 +122,25 @@ class Work:
     nodes: Cluster
     key: store.Key
     code: identity.Code
+    results: Path
+    command: str
+    """What goes on with it after an interruption."""
 
     @functools.cached_property
     def cost(self) -> Estimate:
         """Estimate what is left."""
-        return estimate(self.plan, self.todo, self.nodes.kept_datasets(), len(self.nodes.lanes))
+        seen = seen_before(self.results, self.key)
+        return estimate(self.plan, self.todo, self.nodes.kept_datasets(), len(self.nodes.lanes), seen)
 
-    def check(self, target: Run | None, mixed_code: bool) -> None:
-        """Raise InputError for what forbids the work: another run's conditions or code, unlike nodes, no space."""
-        if target is not None:
-            resume.refuse_other_conditions(target, self.key)
+    def check(self, measured: list[Run], mixed_code: bool, mixed_kernel: bool = False) -> None:
+        """Raise InputError for what forbids the work: runs of other conditions or code, unlike nodes, no space.
+
+        `measured` are the runs whose trials will stand beside the new ones.
+        """
+        for run in measured:
+            resume.refuse_other_conditions(run, self.key, mixed_kernel)
             if not mixed_code:
-                resume.refuse_other_code(target, self.code, identity.shaping_files(context.ROOT), self.todo)
+                resume.refuse_other_code(run, self.code, identity.shaping_files(context.ROOT), self.todo)
         driver.binary(context.ROOT)
         if self.todo:
             self.nodes.check_sameness()
@@ -129,28 +159,50 @@ class Work:
         )
 
 
+def seen_before(results: Path, key: store.Key) -> History:
+    """Read what earlier trials under the conditions of `key` took, own and published ones."""
+    places = (results, context.PUBLISHED.parent)
+    return history.of_results(places, machine=key.machine, scale=key.scale, disk=key.disk)
+
+
 def sweep(work: Work, target: Run) -> Summary:
-    """Execute what is left."""
-    already = len(work.plan.trials) - len(work.todo)
-    seconds = work.cost.seconds
-    say(f"run {target.path}: {len(work.todo)} trials to do, {already} recorded, about {duration(seconds)}")
+    """Execute what is left, in a sitting of its own."""
+    already = sum(state in ("ok", "invalid") for state in target.states().values())
+    say(f"run {target.path}: {len(work.todo)} trials to do, {already} recorded, {preview.span(work.cost.time)}")
     if not work.todo:
         return Summary()
+    say(f"  {preview.basis(work.cost)}; from another terminal: make status")
     lanes, cpus = work.nodes.lanes, work.nodes.cpus
+    target.begin_sitting(
+        {"code": dataclasses.asdict(work.code), "machine": work.nodes.identity, "command": work.command}
+    )
     described = {h.name: facts for lane in lanes for h, facts in lane.described()}
     warnings = precautions.before_a_sweep(work.plan, cpus, context.ROOT, described)
+    if mixed := resume.kernels_of(target):
+        warnings.append(mixed)
     for warning in warnings:
         warn(warning)
     target.add_warnings(warnings)
     target.keep_code(work.code, identity.shaping_files(context.ROOT))
     target.add_lanes({lane.name: lane.record() for lane in lanes})
-    interrupt = Interrupt()
-    with interrupt.listening(), SweepProgress(len(work.todo), seconds, lanes=len(lanes)) as progress:
-        interrupt.on_ask = lambda: progress.say("interrupted: ending the trials in flight, stopping the servers")
-        tools = Tools(context.ROOT, driver.binary(context.ROOT), cpus, choose(work.key.disk, context.ROOT), work.code)
-        recorder = Recorder(work.plan, target, tools, progress)
-        workers = [LaneWorker(lane, work.ansible(lane, interrupt), recorder, interrupt) for lane in lanes]
-        return Sweep(work.plan, workers, recorder, interrupt).execute(work.todo)
+    interrupt, cost = Interrupt(), work.cost
+    heartbeat = Heartbeat(target.path, target.sitting, len(work.todo), cost.seconds)
+    costs = {trial_hash: time.usual for trial_hash, time in cost.by_trial.items()}
+    progress = SweepProgress(len(work.todo), cost.seconds, lanes=len(lanes), costs=costs, heartbeat=heartbeat)
+    try:
+        with interrupt.listening(), heartbeat, progress:
+            interrupt.on_ask = lambda: progress.say("interrupted: ending the trials in flight, stopping the servers")
+            disk = choose(work.key.disk, context.ROOT)
+            tools = Tools(context.ROOT, driver.binary(context.ROOT), cpus, disk, work.code)
+            recorder = Recorder(work.plan, target, tools, progress)
+            workers = [LaneWorker(lane, work.ansible(lane, interrupt), recorder, interrupt) for lane in lanes]
+            summary = Sweep(work.plan, workers, recorder, interrupt).execute(work.todo)
+            if summary.interrupted:
+                heartbeat.interrupted()
+    finally:
+        with contextlib.suppress(OSError):  # a full disk: the trials themselves are judged by their own records
+            target.end_sitting(heartbeat.how)
+    return summary
 
 
 def finish(target: Run, summary: Summary, figures: bool) -> None:
@@ -168,7 +220,7 @@ def close(target: Run, summary: Summary) -> None:
         say(f"  … and {len(summary.reasons) - 10} more")
     text = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     if summary.interrupted:
-        say(f"interrupted; {text}; go on with the same command. {target.path}")
+        say(f"interrupted; {text}; go on with the same command, or keep it: make publish TO=DIR. {target.path}")
         raise typer.Exit(EXIT_INTERRUPTED)
     if counts["failed"] or counts["planned"]:
         say(f"{text}; reasons: {target.path}/trials.csv; run the failed ones again: make retry")
@@ -181,10 +233,43 @@ class Manner:
     """How a request is carried out: where its records go, and what is done with them."""
 
     results: Path
+    command: str
+    """What goes on with it after an interruption."""
     fresh: bool = False
     into: str = ""
+    origin: Path | None = None
+    """A compact copy of an unfinished run, whose trials are taken over."""
     mixed_code: bool = False
+    mixed_kernel: bool = False
     figures: bool = True
+
+    def target(self, key: store.Key) -> Run | None:
+        """Return the run to go on with; None for a new one."""
+        if self.into:
+            return store.open_run(self.results, self.into)
+        return None if self.fresh else store.find(self.results, key)
+
+
+def compact_copy(path: Path | None) -> Run | None:
+    """Open the copy that a run begins with; raises InputError when it is none."""
+    if path is None:
+        return None
+    copy = Run(path)
+    if not copy.published:
+        raise InputError(
+            f"{path} is no compact copy, but a run: name it with --into, or make a copy with `make publish TO=DIR`"
+        )
+    return copy
+
+
+def recorded_in(runs: list[Run]) -> dict[str, store.Recorded]:
+    """Return the outcome of every trial that any of some runs recorded; one that failed gives way to another."""
+    found: dict[str, store.Recorded] = {}
+    for run in runs:
+        for trial_hash, recorded in run.recorded().items():
+            if trial_hash not in found or found[trial_hash].status == "failed":
+                found[trial_hash] = recorded
+    return found
 
 
 def carry_out(
@@ -199,26 +284,30 @@ def carry_out(
     `configurations` are kept with the run, its workloads that have no file in ``workloads/``; so are `notes` on them.
     Ends with `typer.Exit` unless all trials are recorded and none failed.
     """
+    origin = compact_copy(manner.origin)
     with cluster.connected(request.inventory, request.inventory.lanes()) as nodes:
+        nodes.hold(store.holder(f"runs {', '.join(w.id for w in request.loaded)} in {manner.results}"))
         made = request.plan(nodes.cpus)
         code = identity.code_identity(context.ROOT)
         key = resume.key_of(made.scale, request.inventory, disk, code, nodes.identity)
-        target = None if manner.fresh else store.find(manner.results, key)
-        if manner.into:
-            target = store.open_run(manner.results, manner.into)
-        recorded = target.recorded() if target is not None else {}
-        work = Work(made, store.to_run(made.trials, recorded), request.inventory, nodes, key, code)
-        work.check(target, manner.mixed_code)
-        if target is not None:
-            kept.refuse_others(target, configurations or {})
+        target = manner.target(key)
+        measured = [run for run in (target, origin) if run is not None]
+        todo = store.to_run(made.trials, recorded_in(measured))
+        work = Work(made, todo, request.inventory, nodes, key, code, manner.results, manner.command)
+        work.check(measured, manner.mixed_code, manner.mixed_kernel)
+        for run in measured:
+            kept.refuse_others(run, configurations or {})
         context.check_space(manner.results, len(work.todo) * 64 * 1024)
         if target is None:
             first = nodes.lanes[0].db_facts
             target = store.create(manner.results, key, code, {**first, "rustc": machine.rustc(context.ROOT)})
         else:
             store.point_latest(manner.results, target.path)
-        target.add_configurations(configurations or {})
-        target.add_warnings(notes or [])
-        target.add_plan(made)
-        summary = sweep(work, target)
+        with target.held():
+            if origin is not None:
+                say(f"{target.path}: {union.adopt(target, origin)} trials taken over from {origin.path}")
+            target.add_configurations(configurations or {})
+            target.add_warnings(notes or [])
+            target.add_plan(made)
+            summary = sweep(work, target)
     finish(target, summary, manner.figures)

@@ -220,6 +220,19 @@ class Host:
 
     # -- files ------------------------------------------------------------------------------------------------
 
+    def hold(self, path: Path, text: str) -> str | None:
+        """Hold a lock file until the connection ends; return what its holder wrote when somebody else has it."""
+        held: str | None = self._ask("hold", str(path), text)
+        return held
+
+    def let_go(self, path: Path) -> None:
+        """Let go of a lock file."""
+        self._ask("let_go", str(path))
+
+    def allocated_bytes(self, paths: list[Path]) -> int:
+        """Return what the trees below some paths take on their own file systems."""
+        return int(self._ask("allocated_bytes", [str(path) for path in paths]))
+
     def make_work(self, parent: Path) -> Path:
         """Make a directory that only this user can read; it goes at the latest when the connection ends."""
         return Path(self._ask("make_work", str(parent)))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end the sweep in order, not the process at once."""
+"""Ctrl-C, SIGTERM and the end of the terminal end the sweep in order, not the process at once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ class Interrupt:
 
     @contextmanager
     def listening(self) -> Iterator[Interrupt]:
-        """Take SIGINT and SIGTERM while the context lasts."""
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Take SIGINT, SIGTERM and SIGHUP while the context lasts; under `nohup` the last one stays without effect."""
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            numbers.remove(signal.SIGHUP)
+        before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield self
         finally:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ LOAD_LIMIT_S = 60.0
 LOAD_ROWS_PER_S = 2_000  # slower loading than this counts as hung
 LOG_TAIL_LINES = 200
 KILL_GRACE_S = 1.0
+SYSTEM_DIRECTORIES = ("mysql", "memcached", "anticache")  # below node_root; beside them lie data sets and disk
 
 
 def servers_cpu(before: dict[str, float], after: dict[str, float], elapsed_s: float) -> dict[str, Any]:
@@ -87,9 +89,20 @@ class LaneWorker:
         self._clients: dict[bool, driver.Client] = {}
         self._disks: dict[str, disk.Control] = {}
         self._disk_tests: dict[str, list[dict[str, Any]]] = {}
+        self._took_s: dict[str, float] = {}  # of the deployment, until the first trial on it has taken it over
+
+    @contextlib.contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        """Add what this takes to the times of the next trial's record."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._took_s[what] = self._took_s.get(what, 0.0) + time.monotonic() - began_s
 
     def clean_slate(self) -> None:
         """Stop servers that an earlier, killed call left behind; raises DeployError when that fails."""
+        self._doing("stopping what an earlier call may have left")
         self._play("stop", {}, self._run.path, cancellable=False)
 
     def test_disk(self) -> dict[str, float]:
@@ -119,6 +132,7 @@ class LaneWorker:
 
         Raises LostNodeError, with the trial in flight recorded as failed, and the others left in the batch.
         """
+        self._took_s = {}
         if batch.deployment.id == self._previous:  # `deploy.yml` would leave it running with the data of the last trial
             self.bring_down()
         self._previous = batch.deployment.id
@@ -145,11 +159,13 @@ class LaneWorker:
         if self._up is None:
             return
         place, self._up = self._up, None
+        self._doing("stopping the servers")
         if lost := alive(self.lane.db):
             self._recorder.progress.say(f"what runs there cannot be stopped now: {lost}")
             return
         try:
-            self._play("stop", {}, place, cancellable=False)
+            with self._timed("stop"):
+                self._play("stop", {}, place, cancellable=False)
         except (RunError, OSError) as error:
             self._recorder.progress.say(f"stopping the servers failed: {one_line(error)}")
 
@@ -170,27 +186,47 @@ class LaneWorker:
         self._doing(f"deploying {deployment.label()}")
         values = self._deployment_file(deployment, workload, cell, "restore" if restore else "none")
         save(values, place)
-        running = self._start(deployment, values, place)
+        with self._timed("deploy"):
+            running = self._start(deployment, values, place)
         if workload.section(deployment.benchmark).inside:
             return running
         if not restore:
-            self._loadgen("load", workload, cell, running)
-            if not self._run.tables(deployment.content).get(family(deployment.system)):
-                self._compare_tables(deployment, self._check_load(workload, cell, running))
+            self._doing(f"loading {deployment.label()}")
+            with self._timed("load"):
+                self._loadgen("load", workload, cell, running)
+                if not self._run.tables(deployment.content).get(family(deployment.system)):
+                    self._compare_tables(deployment, self._check_load(workload, cell, running))
         # All start with the hottest records in memory: short warm-ups cannot do that, and one would be favoured.
-        self._loadgen("prewarm", workload, cell, running)
+        self._doing(f"prewarming {deployment.label()}")
+        with self._timed("prewarm"):
+            self._loadgen("prewarm", workload, cell, running)
         return running
 
     def _keep_dataset(self, deployment: Deployment, workload: Workload, cell: Cell, place: Path) -> None:
         """Load a data set once, check it, and keep the clean data directory with what its tables hold."""
         section = workload.section_of(cell)
         tables_file = self._datasets / f"{deployment.dataset}.tables.json"
-        kept = self.lane.db.read_text(str(tables_file)) if section.alone else "{}"
+        kept = self._kept_tables(tables_file) if section.alone else {}
         if kept is not None and deployment.dataset in self.lane.db.directories(self._datasets):
-            self._compare_tables(deployment, json.loads(kept))
+            self._compare_tables(deployment, kept)
             return
         described = section.data(workload.values, deployment.data_memory_ratio).described
         self._doing(f"loading {described} into MySQL, to be kept")
+        with self._timed("keep"):
+            tables = self._load_dataset(deployment, workload, cell, place)
+        if section.alone:
+            self.lane.db.write(tables_file, json.dumps(tables).encode())
+        self._up = None
+
+    def _kept_tables(self, path: Path) -> consistency.Tables | None:
+        """Read what a kept data set holds; None where that is not known, or only half of it was written."""
+        try:
+            return dict(json.loads(self.lane.db.read_text(str(path)) or ""))
+        except ValueError:
+            return None
+
+    def _load_dataset(self, deployment: Deployment, workload: Workload, cell: Cell, place: Path) -> consistency.Tables:
+        """Load MySQL's data set and keep it; return what its tables hold."""
         cell = dataclasses.replace(cell, system="mysql")
         loading = make_deployment(workload, cell, self._tools.cpus, self._tools.disk, to_load=True)
         values = self._deployment_file(loading, workload, cell, "none")
@@ -200,9 +236,7 @@ class LaneWorker:
         tables = self._check_load(workload, cell, running)
         self._compare_tables(deployment, tables)
         self._play("keep", values, place)
-        if section.alone:
-            self.lane.db.write(tables_file, json.dumps(tables).encode())
-        self._up = None
+        return tables
 
     def _check_load(self, workload: Workload, cell: Cell, running: Running) -> consistency.Tables:
         """Return what the tables hold after loading, where the benchmark's check can tell."""
@@ -284,7 +318,7 @@ class LaneWorker:
 
     def _measure(self, trial: Trial, running: Running) -> bool:
         """Run one trial and record it; returns False when the deployment cannot serve another one."""
-        self._doing(trial.cell.label())
+        self._doing(trial.cell.label(), trial.hash, trial.spec["warmup_s"] + trial.spec["measure_s"])
         try:
             directory = self._run.begin(trial.hash)
             result, healthy = self._run_trial(trial, running, directory)
@@ -297,6 +331,7 @@ class LaneWorker:
         except (OSError, RunError) as error:
             reason = disk_reason(error) if isinstance(error, OSError) else one_line(error)
             self._recorder.failure(trial, reason, self.lane, running.place.name)
+            self._took_s = {}
             # What failed beside the recording may have left the system in any state.
             return isinstance(error, OSError) and not running.servers.dead()
         self._recorder.report(trial, result, self.lane)
@@ -317,7 +352,7 @@ class LaneWorker:
         section = workload.section_of(trial.cell)
         # The disk's lateness says nothing about what does not use it.
         measuring = self._disk(profile).measuring() if section.uses_disk else contextlib.nullcontext(disk.Observed())
-        with measuring as observed:
+        with measuring as observed, self._timed("run"):
             nodes = {"dbms": db} if self.lane.client is db else {"dbms": db, "clients": self.lane.client}
             nodes_before = {role: host.cpu_times() for role, host in nodes.items()}
             cpu_before, asked_at = db.cpu_of(pids), time.monotonic()
@@ -347,27 +382,40 @@ class LaneWorker:
         result = engine.judge(result, {**asked, **trial.cell.engine_settings()})
         memory_of_trial = group.record()
         if section.alone and result["status"] != "failed":
-            self._doing(f"checking {trial.cell.label()}")
-            checked = self._call("check", workload, trial.cell, running, directory)
+            self._doing(f"checking {trial.cell.label()}", trial.hash)
+            with self._timed("check"):
+                checked = self._call("check", workload, trial.cell, running, directory)
             dead = running.servers.dead()
             result = consistency.judge(result, checked, dead, directory)
         if (most := workload.experiment.describe) and family(running.deployment.system) == "anticache" and not dead:
             description.record(db, running.endpoint, running.deployment.values["partitions"], most, directory)
         write_json(directory / "result.json", result)
         environment = self._recorder.environment(self.lane, running.endpoint, result, started, profile=profile)
-        environment["load_average_before"] = load[db.name]
-        environment["client_load_average_before"] = load[self.lane.client.name]
-        environment["memory"] = {"processes": memory, "peak_not_reset": unreset}
-        environment["server_cpu"] = cpu
-        environment["machine_cpu"] = nodes_cpu
-        environment["control_group"] = memory_of_trial
-        environment["disk"] = {
-            **running.deployment.values["disk"],
-            "self_test": self._disk_tests.get(profile, []),
-            "observed": observed.stats,
+        environment |= {
+            "took_s": {name: round(s, 3) for name, s in self._took_s.items()},
+            "node_bytes": self._node_bytes(running.deployment),
+            "load_average_before": load[db.name],
+            "client_load_average_before": load[self.lane.client.name],
+            "memory": {"processes": memory, "peak_not_reset": unreset},
+            "server_cpu": cpu,
+            "machine_cpu": nodes_cpu,
+            "control_group": memory_of_trial,
+            "disk": {
+                **running.deployment.values["disk"],
+                "self_test": self._disk_tests.get(profile, []),
+                "observed": observed.stats,
+            },
         }
+        self._took_s = {}
         write_json(directory / "environment.json", environment)
         return result, not dead and not exceeded
+
+    def _node_bytes(self, deployment: Deployment) -> dict[str, int]:
+        """Return what the kept data set and the deployed system take of the DB node's own file system."""
+        root, db = self.lane.nodes.db.node_root, self.lane.db
+        places = [*(root / name for name in SYSTEM_DIRECTORIES), self.lane.nodes.db.disk_directory]
+        dataset = self._datasets / deployment.dataset
+        return {"dataset": db.allocated_bytes([dataset]), "system": db.allocated_bytes(places)}
 
     def _watch_memory(self, running: Running) -> control_group.Watch:
         return control_group.Watch(running.endpoint, self.lane.db.read_text, self.lane.db.write_text)
@@ -418,5 +466,5 @@ class LaneWorker:
                 with contextlib.suppress(OSError):
                     write_text(directory / f"server-{number}-{Path(name).stem}.log", text + "\n")
 
-    def _doing(self, text: str) -> None:
-        self._recorder.progress.doing(text, lane=self.lane.name)
+    def _doing(self, text: str, trial: str = "", expected_s: float | None = None) -> None:
+        self._recorder.progress.doing(text, lane=self.lane.name, trial=trial, expected_s=expected_s)

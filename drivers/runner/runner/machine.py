@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +91,21 @@ def count_cpus(listed: str) -> int:
 
 
 def identity(description: dict[str, Any]) -> str:
-    """Name what shapes every figure measured on a machine: CPU model, cores and kernel release."""
-    return f"{description['cpu_model']}, {description['cpu_cores']} cores, kernel {description['kernel']}"
+    """Name what shapes every figure measured on a machine: CPU model, cores, memory and kernel release.
+
+    The same for every virtual machine of one kind: nothing in it is of a single machine. Memory is what was built in,
+    in whole GiB: of that the kernel reserves a little more here, a little less there.
+    """
+    memory_gib = math.ceil(description["memory_bytes"] / (1 << 30))
+    return (
+        f"{description['cpu_model']}, {description['cpu_cores']} cores, {memory_gib} GiB,"
+        f" kernel {description['kernel']}"
+    )
+
+
+def without_kernel(identity: str) -> str:
+    """Take the kernel out of a lane's identity: what is left is the hardware."""
+    return re.sub(r", kernel [^;]*", "", identity)
 
 
 def load_warning(name: str, description: dict[str, Any]) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from runner.heartbeat import Heartbeat
 
 
 def duration(seconds: float) -> str:
@@ -23,9 +27,23 @@ def duration(seconds: float) -> str:
 class SweepProgress:
     """Reports trials as they end; the time left is the estimate corrected by what the sweep really took so far."""
 
-    def __init__(self, total: int, estimated_s: float, console: Console | None = None, lanes: int = 1) -> None:
-        """Expect `total` trials in about `estimated_s` seconds; with several `lanes`, lines name theirs."""
-        self._lanes = lanes
+    def __init__(
+        self,
+        total: int,
+        estimated_s: float,
+        console: Console | None = None,
+        lanes: int = 1,
+        *,
+        costs: Mapping[str, float] | None = None,
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
+        """Expect `total` trials in about `estimated_s` seconds; with several `lanes`, lines name theirs.
+
+        `costs` say by trial which part of the whole each is (in any unit): without them all are alike.
+        """
+        self._lanes, self._costs, self._heartbeat = lanes, dict(costs or {}), heartbeat
+        self._whole = sum(self._costs.values()) or float(total)
+        self._part_done = 0.0
         self._doing: dict[str, str] = {}
         self._lock = threading.Lock()
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
@@ -56,14 +74,21 @@ class SweepProgress:
     ) -> None:
         """Take the bar away."""
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):
+                self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print one line above the bar."""
-        self._console.print(text, markup=False)
+        """Print one line above the bar; a terminal that is gone disturbs nobody, for all is recorded."""
+        with contextlib.suppress(OSError):
+            self._console.print(text, markup=False)
 
-    def doing(self, text: str, lane: str = "") -> None:
-        """Say what is going on now on a lane; on a terminal beside the bar, else as a line."""
+    def doing(self, text: str, lane: str = "", trial: str = "", expected_s: float | None = None) -> None:
+        """Say what is going on now on a lane; on a terminal beside the bar, else as a line.
+
+        `trial` is the hash of the trial that it is for, `expected_s` how long it takes, where that is known.
+        """
+        if self._heartbeat is not None:
+            self._heartbeat.doing(text, lane, trial, expected_s)
         with self._lock:
             self._doing[lane] = text
             if self._bar is not None:
@@ -73,10 +98,13 @@ class SweepProgress:
             else:
                 self.say(f"{self._stamp()} {self._named(text, lane)}")
 
-    def trial_done(self, label: str, outcome: str, lane: str = "") -> None:
-        """Count one trial and print its outcome."""
+    def trial_done(self, label: str, outcome: str, lane: str = "", trial: str = "") -> None:
+        """Count one trial, by its hash where the costs are known by it, and print its outcome."""
         with self._lock:
             self._done += 1
+            self._part_done += self._costs.get(trial, 0.0) if self._costs else 1.0
+            if self._heartbeat is not None:
+                self._heartbeat.done(self._done, self.seconds_left())
             left = duration(self.seconds_left())
             if self._bar is not None:
                 self._bar.update(self._task, completed=self._done, left=left)
@@ -88,7 +116,7 @@ class SweepProgress:
     def seconds_left(self) -> float:
         """Estimate the seconds to the end, from the estimate's share that is done and the time it really took."""
         elapsed = time.monotonic() - self._started
-        share = self._done / self._total if self._total else 1.0
+        share = min(1.0, self._part_done / self._whole) if self._done < self._total else 1.0
         planned_left = self._estimated_s * (1 - share)
         # The first trials say little about the whole (a data set is loaded before them): trust them by and by.
         pace = elapsed / (self._estimated_s * share) if share > 0 else 1.0

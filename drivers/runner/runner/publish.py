@@ -3,7 +3,8 @@
 It is a run directory, less what only its machine can use: logs, endpoints, latency histograms, loadgen's copies of its
 specification; of ``events.csv`` the lines that figures and table need. Paths become ``…/NAME``, hosts of an inventory
 ``node 1``, ``node 2``, addresses other than loopback ``ADDRESS``. The table and the verdicts are made from these
-records, so everybody can make them again. The same run gives the same bytes.
+records, so everybody can make them again. The same run gives the same bytes. An unfinished run is published the same
+way, to be gone on with elsewhere (`runner.union`).
 """
 
 from __future__ import annotations
@@ -11,48 +12,62 @@ from __future__ import annotations
 import base64
 import csv
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner import collect
+from runner import collect, resume, union
 from runner.errors import InputError
-from runner.files import read_json
+from runner.files import read_json, rename, sync_tree
+from runner.hidden import Hidden
 from runner.store import PUBLISHED, Run
 
-UNPUBLISHED_KEYS = frozenset({"hostname", "boot_id", "endpoint", "load_average", "node_root_device"})
-"""Of JSON records, at any depth: what names or describes a machine at a moment, and serves no figure."""
 UNPUBLISHED_FILES = ("loadgen-*.json", "anticache-micro-*.json", "spec.json", "transactions.csv")
 """Of trials: copies of what plan.json holds, and single transactions, which are many."""
 TRAFFIC = frozenset({"fetch", "merge", "restart"})
 """Kinds of events that are left out: one for each access to an evicted tuple, and nothing is drawn from them."""
 PICTURE = "fig06"
 """The notebook whose first picture README shows."""
-_PATH = re.compile(r"(?<![\w.…/:])/(?!dev/|sys/|proc/)[\w.+@-]+(?:/[\w.+@-]+)+/?")
-_ADDRESS = re.compile(r"\b(?!127\.|0\.0\.0\.0)\d{1,3}(?:\.\d{1,3}){3}\b(?!\.\d)")
 
 
-def publish(run: Run, target: Path) -> Run:
+def publish(run: Run, target: Path, *, merge: bool = False) -> Run:
     """Write the published copy of `run` to `target`, replacing an earlier one of the same name.
 
-    Raises InputError for a run that is itself published, or a target that is something else.
+    With `merge` what an earlier one has beyond `run` is kept: other sittings filled it. Raises InputError for a run
+    that is itself published, a target that is something else, and one to be merged with that measured something else.
     """
     if run.published:
         raise InputError(f"{run.path} is published already; name the run that it came from, or execute its notebooks")
     if target.exists() and not _is_published(target):
         raise InputError(f"{target} exists and is no published run: choose another name, or remove it")
-    building = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(building, ignore_errors=True)
+    building, former = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.former")
+    if former.exists() and not target.exists():  # a call before this one ended between its last two steps
+        rename(former, target)
+    earlier = Run(target) if merge and target.exists() else None
+    if earlier is not None:
+        resume.refuse_to_merge(run, earlier)
+    for left in (building, former):
+        shutil.rmtree(left, ignore_errors=True)
     building.mkdir(parents=True)
-    hidden = Hidden(run)
-    _records(run, building, hidden)
+    _records(run, building, Hidden(run))
     copy = Run(building)
+    if earlier is not None:
+        union.adopt(copy, earlier)
+        _in_one_form(building)
     collect.write(collect.collect(copy), building, collect.PUBLISHED_FILES)
-    shutil.rmtree(target, ignore_errors=True)
-    building.rename(target)
+    sync_tree(building)
+    if target.exists():
+        rename(target, former)
+    rename(building, target)
+    shutil.rmtree(former, ignore_errors=True)
     return Run(target)
+
+
+def _in_one_form(directory: Path) -> None:
+    for pattern in ("*.json", "code/*.json", "attempts/*/*/result.json"):
+        for path in directory.glob(pattern):
+            _write(path, read_json(path))
 
 
 def keep_picture(published: Run) -> None:
@@ -117,34 +132,3 @@ def _write(path: Path, document: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=0, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     path.write_text(text + "\n", encoding="utf-8")
-
-
-class Hidden:
-    """What stands for paths, hosts and addresses."""
-
-    def __init__(self, run: Run) -> None:
-        """Number the hosts of the run's lanes in the order of the lanes."""
-        lanes = run.meta.get("lanes", {})
-        hosts = [lanes[lane]["hosts"][role] for lane in sorted(lanes) for role in ("dbms", "clients")]
-        others = [host for host in dict.fromkeys(hosts) if host != "localhost"]
-        self._hosts = {host: f"node {number}" for number, host in enumerate(others, start=1)}
-        inventory = run.meta["key"]["inventory"]
-        self._inventory = inventory if "/" not in inventory else Path(inventory).name
-
-    def of(self, value: Any) -> Any:
-        """Return a JSON value as it may be published; ``lane`` and ``inventory`` keep their names."""
-        if isinstance(value, dict):
-            return {
-                k: self._inventory if k == "inventory" else self.of(v)
-                for k, v in value.items()
-                if k not in UNPUBLISHED_KEYS
-            }
-        if isinstance(value, list):
-            return [self.of(each) for each in value]
-        return self._text(value) if isinstance(value, str) else value
-
-    def _text(self, text: str) -> str:
-        for host, name in self._hosts.items():
-            text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", name, text)
-        text = _PATH.sub(lambda path: "…/" + path[0].rstrip("/").rsplit("/", 1)[-1], text)
-        return _ADDRESS.sub("ADDRESS", text)

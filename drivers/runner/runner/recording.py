@@ -79,6 +79,7 @@ class Recorder:
             "format": 1,
             "started_at": started.isoformat(timespec="milliseconds"),
             "ended_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "sitting": self.run.sitting,
             "code": asdict(self.tools.code),
             **(self._nodes(lane, endpoint) if lane is not None else {}),
             "disk_profile": profile,
@@ -138,4 +139,4 @@ class Recorder:
         with self._lock:
             self.summary.count(trial.cell.label(), status, reason)
         name = lane.name if lane is not None else ""
-        self.progress.trial_done(f"{trial.cell.label()} #{trial.index + 1}", outcome, lane=name)
+        self.progress.trial_done(f"{trial.cell.label()} #{trial.index + 1}", outcome, lane=name, trial=trial.hash)

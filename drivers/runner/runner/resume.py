@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from runner import identity
+from runner import identity, union
 from runner.errors import InputError
+from runner.hidden import inventory_name
 from runner.identity import Code
 from runner.inventory import Inventory
+from runner.machine import without_kernel
 from runner.plan import Trial
-from runner.store import Key, Run
+from runner.store import PUBLISHED, Key, Run
 
 SHOWN = {
     "scale": "scale",
@@ -35,13 +37,53 @@ def key_of(scale: str, inventory: Inventory, disk: str, code: Code, machine: str
     )
 
 
-def refuse_other_conditions(run: Run, wanted: Key) -> None:
-    """Raise InputError when `run` measured under other conditions than `wanted`; its code is another matter."""
-    found, now = dataclasses.asdict(run.key), dataclasses.asdict(wanted)
+def refuse_other_conditions(run: Run, wanted: Key, mixed_kernel: bool = False) -> None:
+    """Raise InputError when `run` measured under other conditions than `wanted`; its code is another matter.
+
+    With `mixed_kernel` the kernel may be another, on the same hardware.
+    """
+    found, now = (_comparable(key, mixed_kernel) for key in (run.key, wanted))
     different = [f"{text}: {found[name]}, now {now[name]}" for name, text in SHOWN.items() if found[name] != now[name]]
+    if not different:
+        return
+    advice = f"{_fresh(run)}, or restore them"
+    if not mixed_kernel and _comparable(run.key, True) == _comparable(wanted, True):
+        advice += ", or add --mixed-kernel to go on all the same: the run will then say so"
+    raise InputError(f"{run.path} was measured under other conditions ({'; '.join(different)}). {advice}")
+
+
+def _comparable(key: Key, mixed_kernel: bool) -> dict[str, str]:
+    """Return a key as it can be compared with a published one; its code is left out."""
+    values = {**dataclasses.asdict(key), "inventory": inventory_name(key.inventory)}
+    del values["shaping_code"]
+    return {**values, "machine": without_kernel(key.machine)} if mixed_kernel else values
+
+
+def kernels_of(run: Run) -> str:
+    """Say that a run's sittings had different kernels; empty when they had not."""
+    machines = list(dict.fromkeys(str(sitting.get("machine", "")) for sitting in run.sittings))
+    if len(machines) < 2:  # noqa: PLR2004
+        return ""
+    return f"mixed kernels: sittings of this run were measured on {'; and on '.join(machines)}"
+
+
+def refuse_to_merge(run: Run, earlier: Run) -> None:
+    """Raise InputError when the trials of a published copy must not be put together with those of `run`.
+
+    They may when `run` was begun from that copy, or the copy is of that run: then somebody allowed what differs. They
+    may also when both measured the same by their keys.
+    """
+    if union.share_a_sitting(run, earlier) or run.name == earlier.meta[PUBLISHED]:
+        return
+    found, now = (_comparable(key, False) for key in (earlier.key, run.key))
+    different = [f"{text}: {found[name]}, here {now[name]}" for name, text in SHOWN.items() if found[name] != now[name]]
+    if earlier.key.shaping_code != run.key.shaping_code:
+        files = (other.files_of(other.key.shaping_code) for other in (earlier, run))
+        different.append(f"code{_differences(*files) or ': other files that shape a number'}")
     if different:
         raise InputError(
-            f"{run.path} was measured under other conditions ({'; '.join(different)}). {_fresh(run)}, or restore them"
+            f"{earlier.path} holds trials that were not measured like those of {run.path} ({'; '.join(different)}):"
+            " publish to another place, or remove it"
         )
 
 

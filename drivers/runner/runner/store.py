@@ -3,7 +3,9 @@
 ::
 
     results/runs/<UTC time>/
-      run.json            what the run is: experiments, scale, inventory, disk, code
+      run.json            what the run is: experiments, scale, inventory, disk, code, sittings
+      progress.json       what the runner that fills it does now (`runner.heartbeat`)
+      runner.lock         held by the runner that fills it
       plan.json           every planned trial and deployment, in order
       datasets.json       rows and checksum of every table after loading, by data set and primary store
       code/<digest>.json  the files of the code that measured, with their digests
@@ -11,24 +13,31 @@
       attempts/<hash>/<n> failed attempts that a later one replaced
       deployments/<n>-…/  deployment file, Ansible's and the loader's logs
 
-A trial's directory is filled under a hidden name and renamed when it is complete, so a crash can lose the trial in
-flight and nothing else.
+A trial's directory is filled under a hidden name, synced, and renamed when it is complete, so a crash or a power cut
+can lose the trial in flight and nothing else.
+
+A *sitting* is one call that measures: ``run.json`` lists them with their times, code, machine, lanes (with the disks'
+self-tests) and warnings, and each trial's ``environment.json`` names its own. Sittings may lie days apart, each in a
+checkout of its own: `runner.union` takes the trials of earlier ones over from a compact copy.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import platform
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from runner.agent import Agent
 from runner.errors import InputError
-from runner.files import read_json, write_json
+from runner.files import read_json, rename, sync_tree, write_json
 from runner.identity import Code
 from runner.plan import Deployment, Plan, Trial
 
@@ -38,6 +47,9 @@ FOREIGN = "foreign"
 """Key of a deployment's values in plan.json: what was deployed and measured by another installation's clients."""
 PUBLISHED = "published"
 """Key of run.json in a published copy: the name of the run that it is of."""
+LOCK = "runner.lock"
+PARTIAL, COMPLETE = ".partial", ".complete"
+"""Ends of hidden names in ``trials``: a trial in flight, and one that waits for its predecessor to make room."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class Key:
     node_variables: str
     """Digest of the variables that override the inventory's."""
     machine: str
-    """CPU model, cores and kernel release of a lane's nodes, which are alike on all lanes."""
+    """CPU model, cores, memory and kernel release of a lane's nodes, which are alike on all lanes."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,7 @@ class Run:
         """Open an existing run; raises InputError when the directory is none or of another format."""
         self.path = path
         self._lock = threading.Lock()  # several lanes write into one run
+        self._sitting: dict[str, Any] = {}
         try:
             self.meta: dict[str, Any] = read_json(path / "run.json")
             self.plan: dict[str, Any] = read_json(path / "plan.json")
@@ -96,6 +109,53 @@ class Run:
     def key(self) -> Key:
         """Return what this run measures."""
         return Key(**self.meta["key"])
+
+    @property
+    def sittings(self) -> list[dict[str, Any]]:
+        """Return the calls that measured, in the order of time; none of a run that is older than sittings are."""
+        return sorted(self.meta.get("sittings", []), key=lambda sitting: str(sitting["began_at"]))
+
+    @property
+    def sitting(self) -> str:
+        """Return the name of the sitting that goes on through this object, the time of its beginning; empty: none."""
+        return str(self._sitting.get("began_at", ""))
+
+    def begin_sitting(self, told: dict[str, Any]) -> None:
+        """Begin a sitting with what is `told` of it; what is added from now on belongs to it."""
+        with self._lock:
+            began_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+            self._sitting = {"began_at": began_at, "ended_at": "", "end": "", **told, "lanes": {}, "warnings": []}
+            self.meta["sittings"] = [*self.meta.get("sittings", []), self._sitting]
+            write_json(self.path / "run.json", self.meta)
+
+    def end_sitting(self, how: str) -> None:
+        """End the sitting: ``finished``, ``interrupted``, or why it failed; a killed one never comes here."""
+        with self._lock:
+            self._sitting |= {"ended_at": datetime.now(UTC).isoformat(timespec="milliseconds"), "end": how}
+            write_json(self.path / "run.json", self.meta)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Let nobody else fill the run meanwhile; raises InputError that names who does.
+
+        What an earlier holder left between two steps is brought to its end first.
+        """
+        keeper = Agent()
+        other = keeper.hold(str(self.path / LOCK), holder(f"fills {self.path}"))
+        if other is not None:
+            raise InputError(f"{self.path} is being filled by {held_by(other)}")
+        try:
+            self._recover()
+            yield
+        finally:
+            keeper.close()
+
+    def _recover(self) -> None:
+        """Put complete trials in their places, and remove what a killed runner had in flight."""
+        for path in sorted((self.path / "trials").glob(f".*{COMPLETE}")):
+            self._put(path.name[1 : -len(COMPLETE)])
+        for path in (self.path / "trials").glob(f".*{PARTIAL}"):
+            shutil.rmtree(path, ignore_errors=True)
 
     @property
     def trials(self) -> list[dict[str, Any]]:
@@ -149,7 +209,8 @@ class Run:
     def add_warnings(self, warnings: list[str]) -> None:
         """Keep what was warned of before trials were run."""
         with self._lock:
-            self.meta["warnings"] = list(dict.fromkeys([*self.meta["warnings"], *warnings]))
+            for kept in (self.meta, self._sitting):
+                kept["warnings"] = list(dict.fromkeys([*kept.get("warnings", []), *warnings]))
             write_json(self.path / "run.json", self.meta)
 
     def add_lanes(self, lanes: dict[str, Any]) -> None:
@@ -162,6 +223,7 @@ class Run:
             for name, lane in lanes.items():
                 tests = {**kept.get(name, {}).get("disk_self_tests", {}), **lane.get("disk_self_tests", {})}
                 kept[name] = {**lane, "disk_self_tests": tests} if tests else lane
+                self._sitting["lanes"] = {**self._sitting.get("lanes", {}), name: lane}
             self.meta["lanes"] = kept
             write_json(self.path / "run.json", self.meta)
 
@@ -190,6 +252,13 @@ class Run:
             self.plan["deployments"][deployment["id"]] = deployment
             write_json(self.path / "plan.json", self.plan)
 
+    def contents(self) -> list[str]:
+        """Return the data sets whose tables are known."""
+        try:
+            return list(read_json(self.path / "datasets.json"))
+        except (OSError, ValueError):
+            return []
+
     def tables(self, content: str) -> dict[str, Any]:
         """Return what the tables of a data set held in each primary store after loading, as far as it is known."""
         try:
@@ -217,19 +286,28 @@ class Run:
 
     def begin(self, trial_hash: str) -> Path:
         """Make an empty hidden directory for a trial in flight."""
-        partial = self.path / "trials" / f".{trial_hash}.partial"
+        partial = self.path / "trials" / f".{trial_hash}{PARTIAL}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         return partial
 
     def commit(self, trial_hash: str) -> Path:
-        """Publish the trial in flight; an earlier record of it moves to ``attempts``."""
+        """Publish the trial in flight; an earlier record of it moves to ``attempts``.
+
+        Each step survives a power cut before the next one begins, and `held` goes on where they ended.
+        """
+        partial = self.path / "trials" / f".{trial_hash}{PARTIAL}"
+        sync_tree(partial)
+        rename(partial, partial.with_name(f".{trial_hash}{COMPLETE}"))
+        return self._put(trial_hash)
+
+    def _put(self, trial_hash: str) -> Path:
         place = self.trial_path(trial_hash)
         if place.exists():
             earlier = self.path / "attempts" / trial_hash
             earlier.mkdir(parents=True, exist_ok=True)
-            place.rename(earlier / str(1 + sum(1 for _ in earlier.iterdir())))
-        (place.parent / f".{trial_hash}.partial").rename(place)
+            rename(place, earlier / str(1 + sum(1 for _ in earlier.iterdir())))
+        rename(place.with_name(f".{trial_hash}{COMPLETE}"), place)
         return place
 
     def attempts(self, trial_hash: str) -> int:
@@ -248,6 +326,23 @@ class Run:
             place = parent / f"{number:03d}-{name}-lane-{lane}"
             place.mkdir()
         return place
+
+
+def holder(purpose: str) -> str:
+    """Return what the lock file of this process says: which one it is, since when, and what for."""
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return json.dumps({"pid": os.getpid(), "host": platform.node(), "since": since, "purpose": purpose})
+
+
+def held_by(text: str) -> str:
+    """Say from a lock file's text who holds it and what to do; of a holder that has not written yet, that."""
+    try:
+        told = json.loads(text)
+        who = f"process {told['pid']} on {told['host']}, which since {told['since']} {told['purpose']}"
+        end = f"or end it with `kill -INT {told['pid']}`"
+    except (ValueError, KeyError, TypeError):
+        who, end = "another runner, which has just begun", "or try again to see which"
+    return f"{who}. Two at once would disturb each other: look at it with `make status` and wait, {end}"
 
 
 def is_foreign(plan: dict[str, Any], trial: dict[str, Any]) -> bool:
@@ -296,7 +391,8 @@ def create(results: Path, key: Key, code: Code, machine: dict[str, Any]) -> Run:
         },
     )
     write_json(building / "plan.json", {"format": RUN_FORMAT, "trials": [], "deployments": {}})
-    building.rename(path)
+    sync_tree(building)
+    rename(building, path)
     point_latest(results, path)
     return Run(path)
 

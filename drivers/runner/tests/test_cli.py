@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -11,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from runner import context, identity, machine, precautions, resume, store
-from runner.cli import main
-from runner.cluster import Lane
+from runner.cli import command_line, main
+from runner.cluster import Cluster, Lane
 from runner.disk import NODE_DISK
 from runner.files import read_json, write_json
 from runner.hosts import Host
@@ -22,7 +23,7 @@ from runner.plan import Trial, make_plan
 from runner.recording import Summary
 from runner.store import Run
 from runner.sweep import Sweep
-from runner.workload import load
+from runner.workload import experiments_in, load
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -122,6 +123,31 @@ def test_plan_tells_what_would_be_run(tmp_path: Path, runner: Runner) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_plan_takes_every_experiment(tmp_path: Path, runner: Runner) -> None:
+
+    def passed_on(figures: str) -> str:
+        made = ["make", "--dry-run", "plan", f"FIG={figures}"]
+        printed = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        return printed.split('--experiment "')[1].split('"')[0]
+
+    names = passed_on("all")
+    assert sorted(names.split(",")) == experiments_in(ROOT / "workloads")
+    done = runner("plan", "--experiment", names, "--scale", "laptop", "--results", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    for name in names.split(","):
+        assert f"\n    {name} " in done.stdout
+    assert passed_on("fig09") == "fig09a,fig09b"
+    assert passed_on("fig06 fig12") == passed_on("fig06,fig12") == "fig06,fig12"
+    assert passed_on("fig06,fig66") == "fig06,fig66", "to be refused by name"
+
+
+def test_make_passes_on_where_an_unfinished_run_lies() -> None:
+    for target, variable, option in (("plan", "FROM", "--from"), ("publish", "TO", "--to")):
+        made = ["make", "--dry-run", target, f"{variable}=results/unfinished/laptop"]
+        printed = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert f'{option} "results/unfinished/laptop"' in printed
+
+
 def test_make_smoke_is_smoke_whatever_the_scale() -> None:
     done = subprocess.run(["make", "-n", "smoke", "SCALE=laptop"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert '--scale "smoke"' in done.stdout
@@ -192,6 +218,7 @@ def failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         return Summary()
 
     monkeypatch.setattr(Sweep, "execute", execute)
+    monkeypatch.setattr(Cluster, "hold", lambda *_: None)  # of the checkout, which somebody may be measuring in
     return run
 
 
@@ -231,6 +258,62 @@ def test_retry_leaves_invalid_trials_unless_asked(failed_run: Run, tmp_path: Pat
     assert "make retry" not in done.stdout
     runner("retry", "--results", str(tmp_path), "--no-figures", "--mixed-code", "--invalid")
     assert len(executed) == 1
+
+
+def test_a_run_goes_on_from_a_committed_copy(
+    failed_run: Run, tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the next sitting, in a checkout of its own: its results hold nothing but what was committed."""
+    copy = tmp_path / "committed" / "unfinished" / "tiny"
+    done = runner("publish", "--results", str(tmp_path), "--to", str(copy))
+    assert done.returncode == 0, done.stderr
+    assert f"{copy}: 1 failed, 1 ok; 0 sittings" in done.stdout
+    assert f"go on with it:\n  make fig06 SCALE=tiny --from {copy}" in done.stdout
+    assert not (copy / "figures").exists()
+    results = tmp_path / "next"
+    selection = ("--scale", "tiny", "--systems", "anticache-lru", "--results", str(results), "--from", str(copy))
+    planned = runner("plan", *selection)
+    assert planned.returncode == 0, planned.stderr
+    assert f"recorded     2 of 2 in {copy}" in planned.stdout
+    assert "left         " in planned.stdout
+    done = runner("run", *selection, "--no-figures")
+    assert done.returncode == 2
+    assert "holds trials that other code measured" in done.stderr
+    assert not results.exists(), "refused before anything was made"
+    done = runner("run", *selection, "--no-figures", "--mixed-code")
+    assert done.returncode == 3, done.stderr
+    assert f"2 trials taken over from {copy}" in done.stdout
+    assert [t.hash for t in executed] == [failed_run.trials[1]["hash"]], "the failed one again, the valid one not"
+    target = store.open_run(results, "latest")
+    assert target.code_of(failed_run.trials[0]["hash"]).commit == "a" * 40
+    assert target.sittings[0]["command"].startswith(".venv/bin/python -m runner run --experiment fig06 --scale tiny")
+    monkeypatch.setattr(machine, "identity", lambda _: "another machine")
+    done = runner("run", *selection, "--mixed-code")
+    assert done.returncode == 2
+    assert "was measured under other conditions (machine: " in done.stderr
+    assert "now another machine)" in done.stderr
+    done = runner("run", *selection[:-1], str(target.path))
+    assert done.returncode == 2
+    assert f"{target.path} is no compact copy, but a run" in done.stderr
+    done = runner("run", *selection[:-1], str(tmp_path / "nowhere"))
+    assert (done.returncode, "nowhere is no run directory" in done.stderr) == (2, True)
+
+
+def test_a_second_runner_on_the_node_is_refused(tmp_path: Path, runner: Runner) -> None:
+    here = Host("here")
+    assert here.hold(tmp_path / "var" / "runner.lock", store.holder("runs fig06")) is None
+    node = f"--node-var=node_root={tmp_path / 'var'}"
+    done = runner("run", "--scale", "tiny", "--results", str(tmp_path / "results"), node)
+    assert done.returncode == 2
+    assert f"is in use by process {os.getpid()} on " in done.stderr
+    assert not (tmp_path / "results").exists()
+    here.close()
+
+
+def test_values_of_variables_are_not_recorded_with_the_command() -> None:
+    repeated = {"node-var": ["mysql_password=…"], "where": ["a=1"]}
+    command = command_line("run", {"scale": "tiny", "systems": ""}, repeated)
+    assert command == ".venv/bin/python -m runner run --scale tiny --node-var 'mysql_password=…' --where a=1"
 
 
 def test_verdicts_are_shown_with_their_qualifiers(failed_run: Run, tmp_path: Path, runner: Runner) -> None:

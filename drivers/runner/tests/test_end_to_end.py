@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 from ports import free_port
 
-from runner import collect
+from runner import collect, status
 from runner.files import read_json
 from runner.hosts import Host
 from runner.systems import SYSTEMS
@@ -102,7 +102,8 @@ def test_a_port_in_use_is_a_failed_trial_that_can_be_retried(bench: Bench) -> No
     assert (row["status"], row["attempts"]) == ("ok", 2)
 
 
-def test_an_interruption_stops_the_real_servers(bench: Bench) -> None:
+def _signalled(bench: Bench, number: int) -> tuple[int, str]:
+    """Start a trial of the engine and send the runner a signal while it is measured."""
     selection = ("--systems", "anticache-lru", "--where", "data_memory_ratio=2")
     command = bench.command("run", "--scale", "tiny", *selection, *INTO)
     with subprocess.Popen(
@@ -112,10 +113,15 @@ def test_an_interruption_stops_the_real_servers(bench: Bench) -> None:
         for line in process.stdout:
             if "[0/1] anticache-lru read-heavy" in line:
                 time.sleep(0.3)
-                process.send_signal(signal.SIGINT)
+                process.send_signal(number)
                 break
         printed = process.stdout.read()
-        assert process.wait(60) == 130, printed
+        return process.wait(60), printed
+
+
+def test_an_interruption_stops_the_real_servers(bench: Bench) -> None:
+    code, printed = _signalled(bench, signal.SIGINT)
+    assert code == 130, printed
     assert "interrupted" in printed
     reasons = bench.table().set_index("system")["reason"]
     assert reasons["anticache-lru"] == "interrupted"
@@ -125,6 +131,21 @@ def test_an_interruption_stops_the_real_servers(bench: Bench) -> None:
     assert all(here.processes(each).dead() == list(each) for each in pids), "a server survived"
 
 
+def test_a_killed_runner_is_told_and_loses_the_trial_in_flight_alone(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tests after this one go on with the same run, and so with what this one leaves running."""
+    before = {p: p.read_bytes() for p in bench.run.glob("trials/[!.]*/*") if p.is_file()}
+    assert before
+    _signalled(bench, signal.SIGKILL)
+    assert {p: p.read_bytes() for p in bench.run.glob("trials/[!.]*/*") if p.is_file()} == before
+    assert status.main(["status", "--results", str(bench.results)]) == 0
+    shown = capsys.readouterr().out
+    assert "is gone and did not end its sweep" in shown
+    assert "lane 1: anticache-lru read-heavy" in shown
+    assert "0 of 1 trials of this call are done" in shown
+
+
 def test_every_system_is_measured_on_the_same_run(bench: Bench) -> None:
     before = bench.run
     done = bench.call("run", "--scale", "tiny", "--where", "data_memory_ratio=2", *INTO)
@@ -132,6 +153,13 @@ def test_every_system_is_measured_on_the_same_run(bench: Bench) -> None:
     assert bench.run == before
     table = bench.table()
     assert sorted(table["system"]) == sorted(SYSTEMS)
+    took_s = {e["endpoint"]["system"]: e["took_s"] for e in bench.records("environment.json") if e["endpoint"]}
+    assert set(took_s["mysql"]) == {"keep", "deploy", "prewarm", "run"}, "the first to need the data set loads it"
+    assert {"deploy", "load", "prewarm", "run"} <= set(took_s["anticache-alru"])
+    assert all(1.0 < seconds["run"] < 60.0 for seconds in took_s.values())
+    node_bytes = {e["endpoint"]["system"]: e["node_bytes"] for e in bench.records("environment.json") if e["endpoint"]}
+    assert node_bytes["mysql"]["dataset"] > 20_000_000
+    assert all(each["system"] > 1_000_000 for each in node_bytes.values())
     assert not (table["status"] == "failed").any(), table[["system", "reason"]].to_string()
     assert (table["throughput_txn_s"] > 100).all()
     assert (table["verified"] > 0).all()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import driver, hosts
+from runner import agent, driver, hosts
 from runner.hosts import BOOTSTRAP, Connection, Host, LostNodeError, Piped
 
 
@@ -123,6 +123,56 @@ def test_programs_are_started_waited_for_and_ended(host: Host, tmp_path: Path) -
         host.spawn([str(tmp_path / "none")], log)
     with pytest.raises(OSError, match="did not end within"):
         host.run(["sleep", "600"], timeout_s=0.1)
+
+
+def test_programs_end_with_the_runner_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from runner.hosts import Host\n"
+        "print(Host('here').spawn(['sleep', '600'], Path(sys.argv[1])), flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(agent.__file__).parents[1]) as runner:
+        assert runner.stdout is not None
+        pid = int(runner.stdout.readline())
+        assert runs(pid)
+        runner.kill()
+    wait_until(lambda: not runs(pid))
+
+
+def test_a_lock_is_held_until_it_is_let_go(host: Host, tmp_path: Path) -> None:
+    path = tmp_path / "made" / "runner.lock"
+    assert host.hold(path, "the first") is None
+    other = Host("other")
+    assert other.hold(path, "the second") == "the first"
+    host.let_go(path)
+    assert other.hold(path, "2nd") is None
+    assert path.read_text() == "2nd"
+    assert host.hold(path, "again") == "2nd"
+    other.close()
+    assert host.hold(path, "again") is None
+
+
+def test_the_bytes_of_a_tree_are_those_on_its_own_file_system(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "file").write_bytes(bytes(100_000))
+    with (tmp_path / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 30)
+    (tmp_path / "link").symlink_to("/usr")
+    size_bytes = host.allocated_bytes([tmp_path, tmp_path / "none"])
+    assert 100_000 <= size_bytes < 1_000_000, "neither holes nor what a link leads to"
+    assert host.allocated_bytes([tmp_path / "inner", tmp_path / "inner"]) >= 200_000
+
+
+def test_what_a_killed_runner_left_is_removed_with_its_passwords(tmp_path: Path) -> None:
+    boot = agent.boot_id()[:8]
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    left = tmp_path / f"work-{boot}-{gone.pid}-abc"
+    kept = [tmp_path / f"work-{boot}-{os.getpid()}-abc", tmp_path / f"work-00000000-{gone.pid}-abc"]
+    for place in (left, *kept):
+        place.mkdir()
+    made = Host("here").make_work(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([made, *kept]), "of a running process, or of another machine: not ours"
 
 
 def test_a_description_says_the_same_from_near_and_far(tmp_path: Path) -> None:

@@ -103,6 +103,27 @@ def test_a_key_differs_in_all_that_shapes_a_figure(monkeypatch: pytest.MonkeyPat
     assert "9.9.9" in key().machine
 
 
+def test_a_machine_is_its_kind_not_itself() -> None:
+    """Made anew a virtual machine is the same; another CPU, size or kernel is another machine."""
+    facts = {"cpu_model": "A CPU", "cpu_cores": 2, "memory_bytes": 25_276_510_208, "kernel": "6.1.0"}
+    name = machine.identity(facts)
+    assert name == "A CPU, 2 cores, 24 GiB, kernel 6.1.0"
+    assert machine.identity({**facts, "memory_bytes": 25_276_530_688, "hostname": "other", "boot_id": "2"}) == name
+    others = ({"cpu_model": "B"}, {"cpu_cores": 4}, {"memory_bytes": 50_000_000_000}, {"kernel": "6.2"})
+    assert len({machine.identity({**facts, **changed}) for changed in ({}, *others)}) == 5
+    hardware = "A CPU, 2 cores, 24 GiB"
+    assert machine.without_kernel(f"{name}; terminals: {name}") == f"{hardware}; terminals: {hardware}"
+
+
+def test_models_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "processor : 0\ncpu family\t: 6\nmodel\t\t: {}\nmodel name\t: Intel(R) Xeon(R) Processor\nstepping : 2\n"
+    names = []
+    for model in (143, 207):
+        monkeypatch.setattr(agent, "_text_of", {"/proc/cpuinfo": told.format(model)}.get)
+        names.append(agent.Agent._cpu_model())
+    assert names == [f"Intel(R) Xeon(R) Processor (family 6, model {model})" for model in (143, 207)]
+
+
 def test_binaries_are_hashed_and_a_stale_one_is_told(tmp_path: Path) -> None:
     source, binary = tmp_path / "with blank.rs", tmp_path / "loadgen"
     source.write_text("fn main() {}")

@@ -19,13 +19,14 @@ from runner import collect, machine, sameness, store
 from runner.cluster import Cluster, Lane
 from runner.disk import NODE_DISK
 from runner.errors import InputError
+from runner.estimate import estimate
 from runner.files import read_json
 from runner.hosts import BOOTSTRAP, Host, LostNodeError, Piped
 from runner.identity import Code
 from runner.interrupt import Interrupt
 from runner.inventory import Node, pair
 from runner.lane import Batch, LaneWorker
-from runner.plan import Deployment, Plan, estimate, make_plan
+from runner.plan import Deployment, Plan, make_plan
 from runner.progress import SweepProgress
 from runner.recording import Recorder, Summary, Tools
 from runner.sameness import Facts
@@ -137,6 +138,22 @@ def test_lanes_on_one_machine_are_refused(new_lane: Callable[..., Lane], tmp_pat
     with pytest.raises(InputError, match="db-b of lane b and db-a of lane a are one machine"):
         Cluster(lanes).check_sameness()
     Cluster(lanes[:1]).check_sameness()
+
+
+def test_a_node_has_one_runner(new_lane: Callable[..., Lane], tmp_path: Path) -> None:
+    """Wherever two runners write to: on one node they would disturb each other."""
+    one, other = (new_lane("a", tmp_path / "node", Host("db"), Host("client")) for _ in range(2))
+    Cluster((one,)).hold(store.holder("runs fig06"))
+    with pytest.raises(InputError) as caught:
+        Cluster((other,)).hold(store.holder("runs fig07"))
+    assert f"node db ({tmp_path}/node/var) is in use by process {os.getpid()} on " in str(caught.value)
+    assert " runs fig06. Two at once would disturb each other" in str(caught.value)
+    one.db.close()
+    with pytest.raises(InputError, match=r"node client \(.*/tools\) is in use by"):
+        Cluster((other,)).hold(store.holder("runs fig07"))
+    Cluster((new_lane("b", tmp_path / "another"),)).hold(store.holder("runs on another node"))
+    one.client.close()
+    Cluster((new_lane("c", tmp_path / "node"),)).hold(store.holder("runs later"))
 
 
 def test_lanes_need_the_same_cpu_sets(new_lane: Callable[..., Lane], tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from runner.axes import Cell
 from runner.disk import NODE_DISK, Disk
 from runner.errors import InputError
+from runner.estimate import estimate
 from runner.machine import CpuSets, halves
-from runner.plan import estimate, make_deployment, make_plan, parse_where
+from runner.plan import make_deployment, make_plan, parse_where
 from runner.systems import SYSTEMS
 from runner.workload import Workload
 

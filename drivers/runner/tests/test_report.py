@@ -72,6 +72,7 @@ def a_run(results: Path, *experiments: str) -> tuple[Run, Plan]:
     key = Key("tiny", "local", "none", "code-1", "inventory-1", variables_digest({}), "a machine")
     run = store.create(results, key, CODE, MACHINE)
     run.add_plan(plan)
+    run.begin_sitting({"code": dataclasses.asdict(CODE), "machine": "a machine", "command": "run"})
     run.add_lanes(
         {
             "1": {
@@ -189,6 +190,11 @@ def test_the_page_says_what_a_reader_looks_for(reported: Reported) -> None:
     assert "--systems" not in reported.page, "the run has all"
     assert "overridden" not in reported.page
     assert "The figures are older" not in reported.page
+
+
+def test_the_page_lists_the_sittings(reported: Reported) -> None:
+    assert "<h3>Sittings</h3>" in reported.page
+    assert "at most 10.0% off (random read)" in reported.page
 
 
 def test_figures_that_are_older_than_the_records_are_called_so(reported: Reported, tmp_path: Path) -> None:
@@ -323,6 +329,24 @@ def test_settings_of_a_running_engine_stand_where_those_of_its_start_do(tmp_path
     every = {s.name: s for s in (*found.same, *found.different)}
     assert set(every["engine.merge"].common.split(", ")) == {"tuple-merge: tuple", "block-merge: block"}
     assert not [name for name in every if name.startswith("engine_settings")]
+
+
+def test_sittings_are_listed_with_their_code_machine_and_disk(troubled: tuple[Run, Plan]) -> None:
+    run, plan = troubled
+    first = run.sitting
+    run.end_sitting("interrupted")
+    run.begin_sitting({"code": {"commit": "d" * 40, "dirty": True}, "machine": "a machine", "command": "run"})
+    trial = plan.trials[-1]
+    directory = run.begin(trial.hash)
+    write_json(directory / "result.json", {"status": "ok", "throughput_txn_s": 1.0})
+    write_json(directory / "environment.json", {**environment_of(trial), "sitting": run.sitting})
+    run.commit(trial.hash)
+    one, two = conditions.sittings(run, collect.collect(run))
+    assert (one.began_at, one.code, one.machine) == (first, "c" * 12, "a machine")
+    assert one.ended.endswith(" (interrupted)")
+    assert one.disk == "1: at most 10.0% off (random read)"
+    assert (two.code, two.trials, two.disk) == ("d" * 12 + " with uncommitted changes", 1, "")
+    assert two.ended == "(killed, or still going on)"
 
 
 def test_self_tests_of_all_disks_are_shown(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,81 @@ def test_a_crash_loses_only_the_trial_in_flight(
     assert set(again.recorded()) == {plan.trials[0].hash}
     assert store.to_run(plan.trials, again.recorded()) == list(plan.trials[1:])
     assert list(again.begin(plan.trials[1].hash).iterdir()) == [], "the leftover is not mixed into the next attempt"
+
+
+def test_a_record_is_synced_before_it_counts(
+    plan: Plan, new_run: Callable[[Plan], Run], record_trial: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a name that is there names what is whole: content, then names in it, then the name itself."""
+    run, trial = new_run(plan), plan.trials[0]
+    record_trial(run, trial, None, status="failed", reason="first")
+    events: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        events.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
+        fsync(descriptor)
+
+    def renamed(path: Path, to: Path) -> Path:
+        events.append(("rename", to.name))
+        return rename(path, to)
+
+    directory = run.begin(trial.hash)
+    for name in ("result.json", "timeline.csv"):
+        (directory / name).write_text("{}")
+    (directory / "inner").mkdir()
+    (directory / "inner" / "theirs.csv").write_text("1")
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    run.commit(trial.hash)
+    complete = events.index(("rename", f".{trial.hash}.complete"))
+    assert {name for _, name in events[:complete]} >= {"result.json", "timeline.csv", "theirs.csv", "inner"}
+    assert events[complete - 1] == ("sync", f".{trial.hash}.partial"), "the names in it, after their contents"
+    made_room, counts = events.index(("rename", "1")), events.index(("rename", trial.hash))
+    assert complete < events.index(("sync", "trials")) < made_room < counts
+    assert ("sync", trial.hash) in events[made_room:counts], "the earlier record is safe among the attempts"
+    assert events[-1] == ("sync", "trials")
+
+
+def test_a_commit_that_was_cut_off_is_brought_to_its_end(
+    plan: Plan, new_run: Callable[[Plan], Run], record_trial: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An invalid record that is measured again is in the run, before or after, wherever the machine went down."""
+    run, trial = new_run(plan), plan.trials[0]
+    record_trial(run, trial, 1.0, status="invalid")
+    rename = Path.rename
+
+    def cut_off(path: Path, to: Path) -> Path:
+        if to.name == trial.hash:
+            raise KeyboardInterrupt
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        record_trial(run, trial, 2.0)
+    monkeypatch.undo()
+    again = Run(run.path)
+    again.begin(plan.trials[1].hash)
+    with again.held():
+        assert again.recorded() == {trial.hash: store.Recorded("ok", "")}
+        assert again.attempts(trial.hash) == 2
+        assert [p.name for p in (again.path / "trials").iterdir()] == [trial.hash], "what was in flight is gone"
+
+
+def test_warnings_and_lanes_belong_to_their_sitting(plan: Plan, new_run: Callable[[Plan], Run]) -> None:
+    run = new_run(plan)
+    assert run.sitting == ""
+    for number in (1, 2):
+        run.begin_sitting({"machine": "a machine"})
+        run.add_warnings([f"warning {number}", "both"])
+        run.add_lanes({"1": {"hosts": {}, "disk_self_tests": {"hdd-7200": [number]}}})
+        run.end_sitting("finished" if number == 1 else "interrupted")
+    again = Run(run.path)
+    assert [s["warnings"] for s in again.sittings] == [["warning 1", "both"], ["warning 2", "both"]]
+    assert [s["lanes"]["1"]["disk_self_tests"]["hdd-7200"] for s in again.sittings] == [[1], [2]]
+    assert [s["end"] for s in again.sittings] == ["finished", "interrupted"]
+    assert again.meta["warnings"] == ["warning 1", "both", "warning 2"]
+    assert again.meta["lanes"]["1"]["disk_self_tests"]["hdd-7200"] == [2]
 
 
 def test_earlier_attempts_are_kept(plan: Plan, new_run: Callable[[Plan], Run], record_trial: Record) -> None:

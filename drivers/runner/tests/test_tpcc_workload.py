@@ -12,8 +12,9 @@ from runner.axes import Cell
 from runner.benchmarks.tpcc import DISTRICTS, Tpcc
 from runner.disk import NODE_DISK
 from runner.errors import InputError
+from runner.estimate import estimate
 from runner.machine import CpuSets
-from runner.plan import all_cells, estimate, make_deployment, make_plan
+from runner.plan import all_cells, make_deployment, make_plan
 from runner.systems import SYSTEMS
 from runner.workload import Workload, load
 

@@ -13,10 +13,8 @@ import typer
 from runner import claims, context, identity, machine, outputs, store
 from runner.agent import Agent
 from runner.disk import choose
-from runner.errors import InputError, RunError
+from runner.errors import EXIT_INTERRUPTED, EXIT_TRIALS_FAILED, InputError, RunError
 from runner.execution import (
-    EXIT_INTERRUPTED,
-    EXIT_TRIALS_FAILED,
     UNKNOWN_CPUS,
     DiskOption,
     InventoryOption,
@@ -92,7 +90,11 @@ def run(
     request.plan(UNKNOWN_CPUS)
     nodes.path()
     settings = mapped.settings
-    manner = Manner(results, fresh=fresh, mixed_code=mixed_code, figures=figures)
+    command = (
+        f".venv/bin/python -m runner oltpbench run {config} --benchmark {benchmark} --scale {scale} --disk {disk}"
+        f" --inventory {inventory} --results {results} --data-memory-ratio {data_memory_ratio}"
+    )
+    manner = Manner(results, command, fresh=fresh, mixed_code=mixed_code, figures=figures)
     carry_out(request, disk, manner, {settings.id: settings.record()}, [f"{settings.id}: {n}" for n in mapped.notes])
 
 
@@ -145,7 +147,7 @@ def drive(
     system = name or foreign.system_name(theirs, read)
     failed = 0
     interrupt = Interrupt()
-    with interrupt.listening(), SweepProgress(trials, trials * float(read.seconds())) as progress:
+    with target.held(), interrupt.listening(), SweepProgress(trials, trials * float(read.seconds())) as progress:
         for number in range(trials):
             again = load and (number == 0 or theirs.kind == "h-store")
             result = _trial(

@@ -67,6 +67,45 @@ def self_tests(run: Run) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@dataclass(frozen=True)
+class Sitting:
+    """A call that measured: when, with which code, on what, and how many of the table's trials."""
+
+    began_at: str
+    ended: str
+    code: str
+    machine: str
+    disk: str
+    trials: int
+
+
+def sittings(run: Run, table: pd.DataFrame) -> list[Sitting]:
+    """Describe the calls that measured, in the order of time; none of a run that is older than sittings are."""
+    counts = Counter(table["sitting"])
+    found = []
+    for sitting in run.sittings:
+        code = sitting.get("code", {})
+        commit = str(code.get("commit", ""))[:12] + (" with uncommitted changes" if code.get("dirty") else "")
+        ended = f"{sitting['ended_at']} ({sitting['end']})" if sitting["ended_at"] else "(killed, or still going on)"
+        disks = "; ".join(
+            f"{lane}: {_worst(record['disk_self_test'])}"
+            for lane, record in sitting["lanes"].items()
+            if record.get("disk_self_test")
+        )
+        machine, trials = str(sitting.get("machine", "")), counts[sitting["began_at"]]
+        found.append(Sitting(sitting["began_at"], ended, commit, machine, disks, trials))
+    return found
+
+
+def _worst(tests: list[dict[str, Any]]) -> str:
+    """Name the test of a disk that is furthest from its model, of those that have a tolerance."""
+    judged = [test for test in tests if test["tolerance"] and test["ratio"] is not None]
+    if not judged:
+        return "nothing to compare"
+    worst = max(judged, key=lambda test: abs(test["ratio"] - 1))
+    return f"at most {abs(worst['ratio'] - 1):.1%} off ({worst['name']})"
+
+
 def drive(run: Run) -> dict[str, str]:
     """Return the profile of the run's emulated disk as the first trial on it recorded it."""
     for environment in _environments(run):

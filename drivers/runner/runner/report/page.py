@@ -49,6 +49,7 @@ def write(run: Run, grids: Grids) -> Path:
         checked=list(settings.checked(run)),
         reported=conditions.reported_settings(run),
         machines=conditions.machines(run),
+        sittings=conditions.sittings(run, table),
         self_tests=conditions.self_tests(run),
         drive=conditions.drive(run),
         versions=conditions.versions(run),

@@ -14,7 +14,7 @@ from typing import Any
 
 from runner import collect, resume
 from runner.compare.cells import Comparison, Measured
-from runner.publish import UNPUBLISHED_KEYS
+from runner.hidden import UNPUBLISHED_KEYS
 from runner.report import conditions
 from runner.store import Run
 

@@ -311,6 +311,8 @@ def publish(
     sittings added to it stays there, and no notebook is executed.
     """
     source = store.open_run(results, run_name)
+    if disturbing := status.warning(source):
+        warn(disturbing)
     shown = to is None or to.resolve().parent == context.PUBLISHED.resolve()
     copy = publication.publish(source, to or context.PUBLISHED / source.key.scale, merge=not shown)
     states = Counter(copy.states().values())
@@ -322,7 +324,7 @@ def publish(
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     size_bytes = sum(p.stat().st_size for p in copy.path.rglob("*") if p.is_file())
     say(f"{copy.path}: {told}; {len(copy.sittings)} sittings, {size_bytes / 1e6:.1f} MB. Commit it; go on with it:")
-    say(f"  {status.go_on(copy)} --from {to}")
+    say(f"  {status.go_on(source, to)}")
 
 
 @app.command("notebooks")

@@ -40,9 +40,11 @@ def lines(made: Plan, cost: Estimate, left: Estimate, recorded: Mapping[str, Rec
     yield f"  cells        {len(cells)}"
     for system, count in Counter(c.system for _, c in cells).items():
         yield f"    {system:<18}{count}"
-    lengths = {w.id: f"{w.values.warmup_s:g} s warm-up + {w.values.measure_s:g} s measured" for w in made.workloads}
-    same = len(set(lengths.values())) == 1
-    told = [next(iter(lengths.values()))] if same else [f"{name}: {length}" for name, length in lengths.items()]
+    lengths: dict[str, list[str]] = {}
+    for w in made.workloads:
+        length = f"{w.values.warmup_s:g} s warm-up + {w.values.measure_s:g} s measured"
+        lengths.setdefault(length, []).append(w.id)
+    told = [length + (f" ({', '.join(names)})" if len(lengths) > 1 else "") for length, names in lengths.items()]
     yield f"  trials       {cost.trials} of {'; '.join(told)}"
     yield f"  deployments  {cost.deployments}"
     if cost.lanes > 1:

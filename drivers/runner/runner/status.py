@@ -136,7 +136,21 @@ def _next(run: Run, records: dict[str, dict[str, Any]]) -> Iterator[str]:
         yield f"go on: {go_on(run)}"
 
 
-def go_on(run: Run) -> str:
-    """Return the command that goes on with a run: that of its last sitting which did not only repeat."""
+def go_on(run: Run, origin: Path | None = None) -> str:
+    """Return the command that goes on with a run: that of its last sitting which did not only repeat.
+
+    With `origin` it begins with that copy of the run.
+    """
     commands = [str(sitting["command"]) for sitting in run.sittings if sitting.get("command", RETRY) != RETRY]
-    return commands[-1] if commands else f"make {run.meta['experiments'][0]} SCALE={run.key.scale}"
+    if not commands:  # older than sittings are
+        copy = f" FROM={origin}" if origin else ""
+        return f"make {run.meta['experiments'][0]} SCALE={run.key.scale} DISK={run.key.disk}{copy}"
+    return commands[-1] + (f" --from {origin}" if origin else "")
+
+
+def warning(run: Run) -> str:
+    """Say that a sweep is going on in a run, for whoever is about to take CPU time from it; empty when none is."""
+    told = heartbeat.read(run.path)
+    if not told or told["end"] or not heartbeat.lives(told):
+        return ""
+    return f"process {told['pid']} is measuring in {run.path}: what else runs here takes time from its trials"

@@ -268,7 +268,7 @@ def test_a_run_goes_on_from_a_committed_copy(
     done = runner("publish", "--results", str(tmp_path), "--to", str(copy))
     assert done.returncode == 0, done.stderr
     assert f"{copy}: 1 failed, 1 ok; 0 sittings" in done.stdout
-    assert f"go on with it:\n  make fig06 SCALE=tiny --from {copy}" in done.stdout
+    assert f"go on with it:\n  make fig06 SCALE=tiny DISK=none FROM={copy}" in done.stdout
     assert not (copy / "figures").exists()
     results = tmp_path / "next"
     selection = ("--scale", "tiny", "--systems", "anticache-lru", "--results", str(results), "--from", str(copy))

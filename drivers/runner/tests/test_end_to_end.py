@@ -23,6 +23,7 @@ import pytest
 from ports import free_port
 
 from runner import collect, status
+from runner.cli import main
 from runner.files import read_json
 from runner.hosts import Host
 from runner.systems import SYSTEMS
@@ -215,6 +216,27 @@ def test_a_second_call_runs_nothing(bench: Bench) -> None:
         "run", "--scale", "tiny", "--systems", "mysql", "--where", "data_memory_ratio=2", "--no-figures", *INTO
     )
     assert "0 trials to do" in done.stdout
+
+
+def test_the_next_sitting_goes_on_from_the_committed_copy(bench: Bench, tmp_path: Path) -> None:
+    """In results of its own, as in a new checkout: what was committed is not measured again, the rest is added."""
+    committed = tmp_path / "unfinished"
+    assert main(["publish", "--results", str(bench.results), "--to", str(committed)]) == 0
+    following = copy.copy(bench)
+    following.results = tmp_path / "results"
+    selection = ("--systems", "mysql,anticache-alru", "--where", "data_memory_ratio=1,2", "--from", str(committed))
+    done = following.call("run", "--scale", "tiny", *selection, "--no-figures", "--mixed-code")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 trials to do" in done.stdout
+    table, before = (each.table().set_index("trial_hash") for each in (following, bench))
+    assert len(table) == len(before) + 2
+    assert (table.loc[before.index, "throughput_txn_s"] == before["throughput_txn_s"]).all()
+    assert (table.loc[before.index, "sitting"] == before["sitting"]).all()
+    new = table.drop(before.index)
+    assert sorted(new["system"]) == ["anticache-alru", "mysql"]
+    assert set(new["data_memory_ratio"]) == {1.0}
+    assert (new["status"] == "ok").all()
+    assert set(new["sitting"]) == {max(table["sitting"])}
 
 
 def test_an_engine_is_described_after_its_trial(bench: Bench, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from runner import heartbeat, store
 from runner.agent import start_ticks
 from runner.cli import main
 from runner.files import read_json
+from runner.interrupt import Interrupt
 from runner.store import Run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -135,6 +136,19 @@ def test_nothing_recorded_is_lost_whatever_ends_the_sweep(sweep: Sweep) -> None:
     assert sweep.run is not None
     assert [p.name for p in (sweep.run.path / "trials").glob(".*")] == []
     assert heartbeat.read(sweep.run.path)["end"] == "finished"
+
+
+def test_the_end_of_the_terminal_ends_a_sweep_but_not_under_nohup() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        for disposition, asked in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
+            signal.signal(signal.SIGHUP, disposition)
+            with Interrupt().listening() as interrupt:
+                os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupt() is asked
+            assert signal.getsignal(signal.SIGHUP) is disposition
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.slow

@@ -84,10 +84,12 @@ def test_a_running_sweep_tells_lane_phase_trial_and_time(run: Run, shown: Callab
         assert "lane b: loading mysql, for 0 s\n" in text
         assert "1 of 10 trials of this call are done, about " in text
         assert "go on:" not in text
+        assert f"is measuring in {run.path}" in status.warning(run)
         earlier = (datetime.now(UTC) - timedelta(minutes=30)).isoformat()
         told(run, left_at=earlier, seconds_left=3600.0)
         assert "about 30 min left" in shown(), "what has passed since is taken off"
     assert "the last sweep ended 0 s ago: finished" in shown()
+    assert status.warning(run) == ""
 
 
 def test_a_killed_sweep_is_told_from_a_running_one(run: Run, shown: Callable[[], str]) -> None:
@@ -124,6 +126,12 @@ def test_no_progress_is_no_trouble(run: Run, shown: Callable[[], str], tmp_path:
     assert "ago" not in shown()
     beat = Heartbeat(tmp_path / "gone", "", 1, 1.0)
     beat.doing("nobody can read it", "1")  # a full disk ends no sweep
+
+
+def test_the_command_that_goes_on_is_not_the_one_that_only_repeats(run: Run) -> None:
+    run.begin_sitting({"command": "make retry"})
+    assert status.go_on(run) == "python -m runner run --experiment fig06,fig07"
+    assert status.go_on(run, Path("results/unfinished/x")).endswith("fig06,fig07 --from results/unfinished/x")
 
 
 def test_asking_imports_neither_tables_nor_figures() -> None:

@@ -357,4 +357,6 @@ def test_a_disk_that_failed_its_self_test_is_a_flag_on_its_trials() -> None:
 
 def test_the_ablations_share_a_notebook() -> None:
     names = applicable(["fig08", "beyond-alpha", "beyond-disk"], ROOT / "notebooks")
-    assert names == ["fig08", "beyond", "claims"]
+    assert names == ["fig08", "beyond", "beyond-load", "claims"]
+    assert applicable(["beyond-load"], ROOT / "notebooks") == ["beyond-load", "beyond", "claims"]
+    assert applicable(["fig01-05"], ROOT / "notebooks") == ["fig01-05", "claims"]

@@ -26,8 +26,9 @@ QUANTILES = {"p50": "median", "p99": "99th percentile"}
 ACHIEVED = "achieved_txn_s"
 PANEL_INCHES = (3.9, 3.3)
 FOOTNOTE = (
-    "Response time (with markers): from the arrival to the commit. Service time (dotted): from the submission by a free terminal, as a"
-    " closed loop measures it. Overloaded: more arrived than was over, so the response times grow with the length of the trial."
+    "Response time (with markers): from the arrival to the commit. Service time (dotted): from the submission by a free"
+    " terminal, as a closed loop measures it. Overloaded: more arrived than was over, so the response times grow with"
+    " the length of the trial."
 )
 COLUMNS = {
     ACHIEVED: "achieved txn/s",
@@ -82,7 +83,7 @@ def _marks(overloaded: bool) -> list[Artist]:
 
 
 def points(rows: pd.DataFrame, metric: str) -> list[Point]:
-    """Return a system's points by rising load; one of an overloaded trial is a lower bound, and not flagged for that."""
+    """Return a system's points by rising load; overload makes one a lower bound, and is no flag."""
     found = []
     for offered in sorted(rows["offered_txn_s"].dropna().unique()):
         cell = rows[rows["offered_txn_s"] == offered]

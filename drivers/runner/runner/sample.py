@@ -11,9 +11,7 @@ CLIENT_SATURATED = "client_saturated"
 THROUGHPUT = "throughput_txn_s"
 OVERLOADED = "overloaded"
 """The flag of an open loop in which more arrived than was over: a remark, but its response times have no end."""
-REMARKS = frozenset(
-    {"not_settled", "events_lost", "disk_unlike_model", "goodput_unknown", OVERLOADED, "client_late"}
-)
+REMARKS = frozenset({"not_settled", "events_lost", "disk_unlike_model", "goodput_unknown", OVERLOADED, "client_late"})
 """Flags that leave a trial valid; every other one is a reason for being invalid."""
 
 

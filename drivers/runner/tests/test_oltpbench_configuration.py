@@ -168,7 +168,7 @@ def test_a_rate_is_an_open_loop(tmp_path: Path) -> None:
     assert any("count from the submission" in note for note in mapped(path, "ycsb").notes)
     path = changed(path, tmp_path, ("<work>", '<work arrival="POISSON">'))
     assert spec_of(path, "ycsb", "laptop")["arrival"] == "poisson"
-    with pytest.raises(InputError, match="works/work/@arrival 'bursts': .*; allowed: regular, poisson"):
+    with pytest.raises(InputError, match=r"works/work/@arrival 'bursts': .*; allowed: regular, poisson"):
         mapped(changed(path, tmp_path, ("POISSON", "bursts")), "ycsb")
     assert "arrival" not in spec_of(YCSB, "ycsb", "laptop")
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -196,6 +196,27 @@ impl Client {
     /// # Errors
     /// When a connection broke; replies that were delivered before count.
     pub fn wait(&mut self, on_reply: &mut dyn FnMut(u64, Reply<'_>)) -> Result<usize, ClientError> {
+        self.deliver(None, on_reply)
+    }
+
+    /// As [`Client::wait`], but for so long at most, whatever the bound of [`Client::set_timeout`]: 0 when no reply came in that time, which is no
+    /// error. For who has something to submit at a moment of its own.
+    ///
+    /// # Errors
+    /// As [`Client::wait`].
+    pub fn wait_for(
+        &mut self,
+        limit: Duration,
+        on_reply: &mut dyn FnMut(u64, Reply<'_>),
+    ) -> Result<usize, ClientError> {
+        self.deliver(Some(Instant::now() + limit), on_reply)
+    }
+
+    fn deliver(
+        &mut self,
+        until: Option<Instant>,
+        on_reply: &mut dyn FnMut(u64, Reply<'_>),
+    ) -> Result<usize, ClientError> {
         let address = self.address;
         let broken = |source| ClientError::Broken { address, source };
         let mut delivered = 0;
@@ -206,18 +227,23 @@ impl Client {
             if delivered > 0 || self.outstanding() == 0 {
                 return Ok(delivered);
             }
-            for number in self.readable().map_err(broken)? {
+            let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
+            for number in self.readable(limit).map_err(broken)? {
                 delivered += self.connections[number].receive(address, on_reply)?;
+            }
+            if delivered == 0 && limit.is_some_and(|limit| limit.is_zero()) {
+                return Ok(0);
             }
         }
     }
 
-    /// The connections with something to read; waits for it, or for one that takes more requests. With one connection and nothing left to send
-    /// there is nothing to choose, so nothing is asked.
-    fn readable(&self) -> io::Result<Vec<usize>> {
+    /// The connections with something to read; waits for it, or for one that takes more requests. With one connection, nothing left to send and
+    /// no `limit` there is nothing to choose, so nothing is asked. None at the end of the `limit`.
+    fn readable(&self, limit: Option<Duration>) -> io::Result<Vec<usize>> {
         let waiting: Vec<usize> =
             (0..self.connections.len()).filter(|&n| self.connections[n].outstanding > 0).collect();
-        if waiting.len() <= 1 && waiting.iter().all(|&n| self.connections[n].outgoing.is_empty()) {
+        let is_sent = waiting.iter().all(|&n| self.connections[n].outgoing.is_empty());
+        if limit.is_none() && waiting.len() <= 1 && is_sent {
             return Ok(waiting);
         }
         let wanted = |n: usize| match self.connections[n].outgoing.is_empty() {
@@ -225,9 +251,10 @@ impl Client {
             false => PollFlags::IN | PollFlags::OUT,
         };
         let mut fds: Vec<_> = waiting.iter().map(|&n| PollFd::new(&self.connections[n].stream, wanted(n))).collect();
-        let timeout = self.timeout.and_then(|timeout| rustix::time::Timespec::try_from(timeout).ok());
+        let timeout = limit.or(self.timeout).and_then(|timeout| rustix::time::Timespec::try_from(timeout).ok());
         loop {
             match poll(&mut fds, timeout.as_ref()) {
+                Ok(0) if limit.is_some() => return Ok(Vec::new()),
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(_) => break,
                 Err(Errno::INTR) => {}

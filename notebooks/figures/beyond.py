@@ -27,16 +27,22 @@ def show(directory: Path, name: str) -> pd.DataFrame | None:
 
     Of an experiment that the run does not have only that is said.
     """
+    draw, varied = ABLATIONS[name]
+    table = picture(directory, name, draw)
+    return None if table is None else sweeps.numbers(table, **varied)
+
+
+def picture(directory: Path, name: str, draw: Callable[[pd.DataFrame], Figure]) -> pd.DataFrame | None:
+    """Show and save what `draw` makes of an experiment's trials, and return them; None where the run has none."""
     table = trials(name, directory.parent)
     if table.empty:
         display({"text/plain": f"This run has no {name}."}, raw=True)  # type: ignore[no-untyped-call]
         return None
-    draw, varied = ABLATIONS[name]
     figure = draw(table)
     parts.save(figure, directory, name)
     display(figure)  # type: ignore[no-untyped-call]
     plt.close(figure)  # a cell's figures are otherwise shown at its end, below the numbers
-    return sweeps.numbers(table, **varied)
+    return table
 
 
 def trials(name: str, run: Path) -> pd.DataFrame:

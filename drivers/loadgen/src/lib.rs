@@ -1,11 +1,12 @@
-//! Loaders and closed-loop benchmark terminals for every system under test (design §6).
+//! Loaders and benchmark terminals, in a closed loop or an open one, for every system under test (design §6).
 //!
 //! Where to start: [`spec`] says what a call is; [`workload`] and [`ycsb`] make the operations, from
-//! (seed, terminal) alone; [`system`] is the waist that the adapters in [`systems`] fit; [`trial`] runs
+//! (seed, terminal) alone, and [`arrivals`] when they come in an open loop; [`system`] is the waist that the adapters in [`systems`] fit; [`trial`] runs
 //! the terminals and writes the results.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod arrivals;
 pub mod check;
 pub mod cpus;
 pub mod data_check;

@@ -33,7 +33,7 @@ enum Command {
     Load(Call),
     /// Fill the caches with the hottest records.
     Prewarm(Call),
-    /// Run one trial and write result.json, timeline.csv and latency.hdr into --out.
+    /// Run one trial and write result.json, timeline.csv and latency.hdr (in an open loop also response.hdr) into --out.
     Run(Call),
     /// Read all rows, check their consistency and print a checksum of each table; no transaction may run meanwhile.
     Check(Call),

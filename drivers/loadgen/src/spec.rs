@@ -11,6 +11,7 @@ use anticache_engine::catalog::Catalog;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
+use crate::arrivals::{OpenLoop, Process};
 use crate::cpus::CpuList;
 use crate::system::Adapter;
 use crate::systems::{ADAPTERS, anticache};
@@ -21,6 +22,8 @@ use crate::ycsb::{KeyOrder, YcsbSpec};
 pub const SPEC_FORMAT: u32 = 1;
 /// More would take more memory (16 bytes each) than a client node should lend them.
 const MOST_RECORDED_TRANSACTIONS: u64 = 100_000_000;
+/// Bounds of the rate of an open loop: one transaction in 1000 s, and beyond what any client here can start.
+const OFFERED_TXN_S: [f64; 2] = [0.001, 10_000_000.0];
 
 /// A specification that cannot be executed; `loadgen` exits with 2.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +88,19 @@ pub enum MysqlTransaction {
     Autocommit,
 }
 
+/// What lets a terminal submit its next transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+enum Arrival {
+    /// The answer to its last one, as in the paper.
+    #[default]
+    Closed,
+    /// An arrival at its time; see [`Process::Fixed`].
+    Fixed,
+    /// The same; see [`Process::Poisson`].
+    Poisson,
+}
+
 /// The file's shape, before it is checked. Keys that are not listed here are refused.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -110,6 +126,9 @@ struct SpecFile {
     engine_settings: Option<Map<String, Value>>,
     #[serde(default)]
     record_transactions: u64,
+    #[serde(default)]
+    arrival: Arrival,
+    offered_txn_s: Option<f64>,
 }
 
 fn default_loading_threads() -> u32 {
@@ -132,7 +151,7 @@ pub struct Spec {
     pub adapter: &'static Adapter,
     pub endpoint: Endpoint,
     pub benchmark: BenchmarkSpec,
-    /// Closed-loop clients with one outstanding transaction each.
+    /// Clients with one outstanding transaction each.
     pub terminals: u32,
     /// Seconds that execute before the measured interval (paper §4.2).
     pub warmup_s: f64,
@@ -151,6 +170,8 @@ pub struct Spec {
     pub engine_settings: Option<Map<String, Value>>,
     /// Most transactions of the measured interval that are recorded one by one; 0: none are.
     pub record_transactions: u64,
+    /// `None`: a closed loop, in which each terminal submits when it was answered.
+    pub open_loop: Option<OpenLoop>,
 }
 
 impl Spec {
@@ -224,6 +245,31 @@ impl SpecFile {
         Ok(catalog)
     }
 
+    fn open_loop(&self) -> Result<Option<OpenLoop>, Problem> {
+        let process = match (self.arrival, self.offered_txn_s) {
+            (Arrival::Closed, None) => return Ok(None),
+            (Arrival::Closed, Some(rate)) => {
+                let problem = "arrival is closed: terminals submit when they were answered, at no rate of their own";
+                return Err(Problem::new("offered_txn_s", rate, problem, "absent, or arrival fixed or poisson"));
+            }
+            (Arrival::Fixed, _) => Process::Fixed,
+            (Arrival::Poisson, _) => Process::Poisson,
+        };
+        let [low, high] = OFFERED_TXN_S;
+        let Some(offered_txn_s) = self.offered_txn_s else {
+            let allowed = format!("{low} to {high} transactions per second");
+            return Err(Problem::new("offered_txn_s", "absent", "needed when arrival is fixed or poisson", allowed));
+        };
+        in_range("offered_txn_s", offered_txn_s, low, high)?;
+        match &self.tpcc {
+            Some(tpcc) if tpcc.wait_factor > 0.0 => {
+                let problem = "terminals do not pause in an open loop: when transactions come is arrival's to say";
+                Err(Problem::new("tpcc.wait_factor", tpcc.wait_factor, problem, "0, or arrival closed"))
+            }
+            _ => Ok(Some(OpenLoop { process, offered_txn_s })),
+        }
+    }
+
     fn check(self) -> Result<Spec, Problem> {
         in_range("format", self.format, SPEC_FORMAT, SPEC_FORMAT)?;
         let Some(adapter) = ADAPTERS.into_iter().find(|adapter| adapter.systems.contains(&self.system.as_str())) else {
@@ -241,6 +287,7 @@ impl SpecFile {
         in_range("warmup_s", self.warmup_s, 0.0, 86_400.0)?;
         in_range("measure_s", self.measure_s, 0.1, 86_400.0)?;
         in_range("record_transactions", self.record_transactions, 0, MOST_RECORDED_TRANSACTIONS)?;
+        let open_loop = self.open_loop()?;
         if let Some(schema) = &self.schema {
             let allowed = "a readable file with the tables' SQL DDL";
             std::fs::File::open(schema).map_err(|error| Problem::new("schema", schema.display(), error, allowed))?;
@@ -260,6 +307,7 @@ impl SpecFile {
             schema: self.schema,
             engine_settings: self.engine_settings,
             record_transactions: self.record_transactions,
+            open_loop,
         })
     }
 }

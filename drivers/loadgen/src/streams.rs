@@ -23,6 +23,8 @@ pub enum Purpose {
     Scatter = 4,
     /// Keying and think times of a terminal; index = terminal.
     Pauses = 5,
+    /// Times at which transactions arrive in an open loop; index = 0.
+    Arrivals = 6,
 }
 
 /// The stream of that name.

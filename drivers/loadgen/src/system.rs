@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use anticache_engine::catalog::{Catalog, TableId};
 use serde_json::{Map, Value};
@@ -77,6 +78,15 @@ pub trait Connection: Send {
     /// # Errors
     /// Anything that repeating the transaction cannot mend: the server is gone, its disk is full …
     fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError>;
+
+    /// The same for so long at most; none may be over then. A pipelined adapter has to end in time, or the next arrival of an open loop is started
+    /// late; one that executes in [`Connection::submit`] never waits.
+    ///
+    /// # Errors
+    /// What [`Connection::wait`] returns.
+    fn wait_for(&mut self, _limit: Duration, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
+        self.wait(completions)
+    }
 }
 
 /// Values per server, keyed by the server's name (`mysqld`, `memcached`, `anticached`, `loadgen`).

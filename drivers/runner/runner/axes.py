@@ -23,6 +23,8 @@ TupleBytes = Annotated[int, Field(ge=16, le=1 << 20)]
 KeyOrder = Literal["clustered", "scattered"]
 MicroBlock = Annotated[int, Field(ge=4096, le=1 << 24, multiple_of=4096)]
 Indexes = Annotated[int, Field(ge=0, le=8)]
+Arrival = Literal["fixed", "poisson"]
+OfferedRate = Annotated[float, Field(ge=0.001, le=10_000_000, allow_inf_nan=False)]
 RATIOS = "numbers above 0 and up to 1024 (data bytes / memory for them), e.g. [1, 2, 4, 8]"
 
 
@@ -71,6 +73,16 @@ class Grid(Strict):
     disk_profile: list[str] | None = Field(
         default=None, min_length=1, description="names of emulated disks, e.g. [hdd-7200, nvme]"
     )
+    arrival: list[Arrival] | None = Field(
+        default=None,
+        min_length=1,
+        description="fixed, poisson (how transactions arrive in an open loop; without it the loop is closed)",
+    )
+    offered_txn_s: list[OfferedRate] | None = Field(
+        default=None,
+        min_length=1,
+        description="numbers from 0.001 to 10000000 (transactions that arrive per second), e.g. [1000, 2000, 4000]",
+    )
     chain: list[Literal["none", "double", "single"]] | None = Field(
         default=None, min_length=1, description="none, double, single (links of the LRU chain)"
     )
@@ -109,6 +121,8 @@ class Axis:
     """Whether a grid may leave it out: every cell then has what the experiment, the scale or the call says."""
     of_engine: bool = False
     """Whether only a system that evicts has it."""
+    of_load: bool = False
+    """Whether it says how the terminals submit: as with another mix, the operations of its values are others."""
 
     def applies_to(self, benchmark: str) -> bool:
         """Tell whether cells of a benchmark may have it."""
@@ -137,6 +151,8 @@ AXES = (
     Axis("hole_threshold", "holes {}", optional=True, of_engine=True),
     Axis("eviction_check_interval_us", "check {} us", optional=True, of_engine=True),
     Axis("eviction_blocks", "evict {}", optional=True, of_engine=True),
+    Axis("arrival", "{} arrivals", only_of="ycsb", also_of="tpcc", optional=True, of_load=True),
+    Axis("offered_txn_s", "{} txn/s", only_of="ycsb", also_of="tpcc", optional=True, of_load=True),
     Axis("chain", "chain {}", only_of="micro", optional=True),
     Axis("block_bytes", "{} B", only_of="micro", optional=True),
     Axis("merged", "{}-merge", only_of="micro", optional=True),
@@ -178,6 +194,8 @@ class Cell:
     merged: str | None = None
     indexes: int | None = None
     index_kind: str | None = None
+    arrival: str | None = None
+    offered_txn_s: float | None = None
 
     def coordinates(self) -> dict[str, Any]:
         """Return the cell's axes with their values."""
@@ -196,8 +214,12 @@ class Cell:
 
     def compared(self) -> dict[str, Any]:
         """Return the coordinates on axes of settings, which a grid may have or not."""
-        optional = {axis.name for axis in AXES if axis.optional}
-        return {name: value for name, value in self.coordinates().items() if name in optional}
+        compared = {axis.name for axis in AXES if axis.optional and not axis.of_load}
+        return {name: value for name, value in self.coordinates().items() if name in compared}
+
+    def load(self) -> dict[str, Any]:
+        """Return how the cell's transactions arrive, as loadgen's spec has it; nothing in a closed loop."""
+        return {axis.name: value for axis in AXES if axis.of_load and (value := getattr(self, axis.name)) is not None}
 
     def settings(self) -> dict[str, Any]:
         """Return the cell's own settings of the engine, those that it can change while it runs."""

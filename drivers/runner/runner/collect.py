@@ -63,6 +63,11 @@ MICRO = (
 )
 """Medians over the repetitions of a microbenchmark's trial."""
 
+OPEN_LOOP = ("arrived", "achieved_txn_s", "latest_start_us", "backlog_at_start", "not_started")
+"""What loadgen says of an open loop besides its response times and its own lateness."""
+
+QUANTILES = ("mean", "p50", "p95", "p99", "p999", "max")
+
 MEASURED = (
     "throughput_txn_s",
     "committed",
@@ -70,12 +75,11 @@ MEASURED = (
     "retried",
     "errors",
     "measured_s",
-    "latency_us_mean",
-    "latency_us_p50",
-    "latency_us_p95",
-    "latency_us_p99",
-    "latency_us_p999",
-    "latency_us_max",
+    *(f"latency_us_{name}" for name in QUANTILES),
+    *(f"response_us_{name}" for name in QUANTILES),
+    "client_late_us_p50",
+    "client_late_us_p99",
+    *OPEN_LOOP,
     "verified",
     "verify_failed",
     "client_cpu_share",
@@ -140,6 +144,20 @@ SCHEMA = pa.DataFrameSchema(
         "latency_us_p99": _number(),
         "latency_us_p999": _number(),
         "latency_us_max": _number(),
+        # of an open loop: from the arrival to the commit; latencies are service times, from the submission
+        "response_us_mean": _number(),
+        "response_us_p50": _number(),
+        "response_us_p95": _number(),
+        "response_us_p99": _number(),
+        "response_us_p999": _number(),
+        "response_us_max": _number(),
+        "client_late_us_p50": _number(),  # of starts for which a terminal was free
+        "client_late_us_p99": _number(),
+        "arrived": _integer(),
+        "achieved_txn_s": _number(),
+        "latest_start_us": _integer(),
+        "backlog_at_start": _integer(),
+        "not_started": _integer(),
         "verified": _integer(),
         "verify_failed": _integer(),
         "client_cpu_share": _number(),
@@ -205,6 +223,8 @@ SCHEMA = pa.DataFrameSchema(
         "stored_bytes": _integer(),
         "row_memory_bytes": _integer(),
         "terminals": _integer(),
+        "arrival": _text(),  # empty: a closed loop
+        "offered_txn_s": _number(),
         "partitions": _integer(),
         "durability": _text(),
         "mysql_buffer_pool_bytes": _integer(),
@@ -401,7 +421,7 @@ def _read(path: Path) -> dict[str, Any]:
 _WITHOUT_TEXT = dict.fromkeys(
     (
         *("mix", "key_order", "access", "consistency", "fetch", "evict_from", "settings_changed"),
-        *("measure", "chain", "merged", "index_kind"),
+        *("measure", "chain", "merged", "index_kind", "arrival"),
     ),
     "",
 )
@@ -451,8 +471,9 @@ def _measured(result: dict[str, Any], environment: dict[str, Any]) -> dict[str, 
     for name in ("aborted", "retried", "errors"):
         counts = result.get(name)
         measured[name] = sum(counts.values()) if isinstance(counts, dict) else None
-    for name in ("mean", "p50", "p95", "p99", "p999", "max"):
+    for name in QUANTILES:
         measured[f"latency_us_{name}"] = latency.get(name)
+    measured |= _open_loop(result.get("open_loop", {}))
     measured |= {name: result[name] for name in MICRO if name in result}
     measured |= _disk(environment.get("disk", {}).get("observed", {}))
     measured["server_cpu_cores"] = environment.get("server_cpu", {}).get("cores")
@@ -460,6 +481,17 @@ def _measured(result: dict[str, Any], environment: dict[str, Any]) -> dict[str, 
     used = environment.get("control_group", {}).get("used", {})
     measured["memory_anonymous_bytes"] = used.get("anonymous_bytes")
     return measured
+
+
+def _open_loop(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what was measured from arrivals on; nothing for a closed loop."""
+    if not found:
+        return {}
+    return {
+        **{f"response_us_{name}": found["response_us"][name] for name in QUANTILES},
+        **{f"client_late_us_{name}": found["client_late_us"][name] for name in ("p50", "p99")},
+        **{name: found[name] for name in OPEN_LOOP},
+    }
 
 
 def _disk(stats: dict[str, Any]) -> dict[str, Any]:

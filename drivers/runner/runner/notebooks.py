@@ -28,14 +28,14 @@ DRAWN_FROM = "drawn-from.sha256"
 def applicable(experiments: list[str], directory: Path) -> list[str]:
     """Return the notebooks of `experiments` that exist, and the one that shows the claims.
 
-    An experiment may have several, ``NAME.ipynb`` and ``NAME-….ipynb``. Experiments whose names have a first part in
-    common may share the one that has its name: ``beyond-…``.
+    An experiment may have several, ``NAME.ipynb`` and ``NAME-….ipynb``. Experiments whose names have a first part in common share those that begin with it: ``beyond.ipynb``,
+    ``beyond-….ipynb``. What a run lacks of them, they say themselves.
     """
-    names: dict[str, None] = {}
-    for name in experiments:
-        more = sorted(path.stem for path in directory.glob(f"{name}-*.ipynb"))
-        names |= dict.fromkeys([name, *more, name.split("-")[0]])
-    return [name for name in [*names, "claims"] if (directory / f"{name}.ipynb").is_file()]
+    families = (name.split("-")[0] for name in experiments)
+    shared = (path.stem for family in families for path in sorted(directory.glob(f"{family}-*.ipynb")))
+    named = (part for name in experiments for part in (name, name.split("-")[0]))
+    names = dict.fromkeys([*named, *shared, "claims"])
+    return [name for name in names if (directory / f"{name}.ipynb").is_file()]
 
 
 def execute_all(notebooks: list[Path], run: Path, in_place: bool = False) -> list[Path]:

@@ -316,6 +316,7 @@ def loadgen_spec(workload: Workload, cell: Cell, seed: int, cpus: CpuSets) -> di
         "client_cpus": cpus.client,
         "mysql_transaction": experiment.mysql_transaction,
         "loading_threads": values.loading_threads,
+        **cell.load(),
         **({"engine_settings": live_settings(workload.engine_of(cell), cell.system)} if changed else {}),
         **({"record_transactions": experiment.record_transactions} if experiment.record_transactions else {}),
     }

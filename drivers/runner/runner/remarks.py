@@ -23,6 +23,8 @@ CPU_STOLEN = "cpu_stolen"
 MACHINE_BUSY = "machine_busy"
 OUTLIER = "outlier"
 NOISY_CELL = "noisy_cell"
+OVERLOADED = "overloaded"
+"""Of an open loop in which more arrived than was over: its response times have no end."""
 WEAKENS = {
     NOT_SETTLED: "throughput not settled",
     CPU_STOLEN: "stolen CPU time",
@@ -32,7 +34,7 @@ WEAKENS = {
     "disk_unlike_model": "disk unlike its model",
 }
 """Remarks that a verdict names where it would not be given without such trials, and in which words."""
-REMARKS = frozenset({*WEAKENS, "events_lost", "goodput_unknown"})
+REMARKS = frozenset({*WEAKENS, "events_lost", "goodput_unknown", OVERLOADED, "client_late"})
 """Flags that leave a trial valid; every other one is a reason for being invalid."""
 
 STOLEN_SHARE = 0.03

@@ -238,6 +238,7 @@ def _check_experiment(document: Document, model: Experiment, workloads: Path) ->
             )
     _check_without_eviction(document, model)
     _check_settings(document, model)
+    _check_load(document, model)
     schemas = {}
     for benchmark in model.benchmarks():
         section = model.section(benchmark)
@@ -300,6 +301,24 @@ def _check_settings(document: Document, model: Experiment) -> None:
                 ("grid", "disk_profile", index),
                 f"there is no emulated disk {name!r}{nearest(name, profiles)}; allowed: {', '.join(profiles)}",
             )
+
+
+def _check_load(document: Document, model: Experiment) -> None:
+    """Refuse arrivals without a rate, a rate without arrivals, and pauses of terminals in an open loop."""
+    named = [axis.name for axis in AXES if axis.of_load and axis.name in model.grid.named()]
+    if named == ["arrival"]:
+        raise document.error(("grid", "arrival"), "transactions arrive at a rate: name it in grid.offered_txn_s")
+    if named == ["offered_txn_s"]:
+        raise document.error(
+            ("grid", "offered_txn_s"),
+            "terminals are a closed loop, which keeps no rate: say in grid.arrival how transactions arrive, or remove"
+            " it; allowed there: fixed, poisson",
+        )
+    if named and model.tpcc is not None and model.tpcc.wait_factor > 0:
+        raise document.error(
+            ("tpcc", "wait_factor"),
+            f"{model.tpcc.wait_factor:g}: terminals do not pause in an open loop; allowed with grid.arrival: 0",
+        )
 
 
 def _check_without_eviction(document: Document, model: Experiment) -> None:

@@ -130,8 +130,10 @@ def test_all_systems_and_ratios_are_planned_but_for_what_cannot_evict() -> None:
 
 RATE = "<rate>unlimited</rate>"
 REFUSED = [
-    ((RATE, "<rate>10000</rate>"), r":21: works/work/rate '10000': .*closed loop.*; allowed: unlimited"),
-    ((RATE, "<rate>disabled</rate>"), "works/work/rate 'disabled': .*allowed: unlimited"),
+    ((RATE, "<rate>disabled</rate>"), r":21: works/work/rate 'disabled': .*allowed: unlimited, or 0.001 to 10000000"),
+    ((RATE, "<rate>0</rate>"), "works/work/rate '0': .*allowed: unlimited, or 0.001"),
+    ((RATE, "<rate>-5</rate>"), "works/work/rate '-5': .*allowed: unlimited, or 0.001"),
+    ((RATE, "<rate>nan</rate>"), "works/work/rate 'nan': .*allowed: unlimited, or 0.001"),
     (("<work>", '<work arrival="poisson">'), "works/work/@arrival 'poisson': .*; allowed: regular"),
     ((RATE, RATE + "<serial>true</serial>"), "works/work/serial 'true': .*; allowed: false"),
     (
@@ -157,6 +159,18 @@ REFUSED = [
     (("<batchsize>", "<terminals>4</terminals><batchsize>"), ":16: terminals stands twice"),
     (("<name>UpdateRecord</name>", "<name>UpdateRecord</name><postExecutionWait>5</postExecutionWait>"), "waits of 0"),
 ]
+
+
+def test_a_rate_is_an_open_loop(tmp_path: Path) -> None:
+    path = changed(YCSB, tmp_path, (RATE, "<rate>2500</rate>"))
+    spec = spec_of(path, "ycsb", "laptop")
+    assert (spec["arrival"], spec["offered_txn_s"]) == ("fixed", 2500.0)
+    assert any("count from the submission" in note for note in mapped(path, "ycsb").notes)
+    path = changed(path, tmp_path, ("<work>", '<work arrival="POISSON">'))
+    assert spec_of(path, "ycsb", "laptop")["arrival"] == "poisson"
+    with pytest.raises(InputError, match=r"works/work/@arrival 'bursts': .*; allowed: regular, poisson"):
+        mapped(changed(path, tmp_path, ("POISSON", "bursts")), "ycsb")
+    assert "arrival" not in spec_of(YCSB, "ycsb", "laptop")
 
 
 @pytest.mark.parametrize(("change", "message"), REFUSED)

@@ -285,6 +285,36 @@ fn a_client_may_have_any_number_of_requests_outstanding() {
     stop(served);
 }
 
+/// Who has a moment of its own to keep waits up to it, on one connection and on several.
+#[test]
+fn a_client_may_wait_for_a_limited_time() {
+    for partitions in [1, 2] {
+        // What writes is answered when its log group is durable, which collects for half a second.
+        let settings = serde_json::json!({"partitions": partitions, "log_group_interval_us": 500_000});
+        let served = serve("", &settings);
+        let mut client = Client::connect(served.address).unwrap();
+        let procedure = client.procedure("ycsb_load").unwrap();
+        let limit = Duration::from_millis(50);
+        let mut committed = 0;
+        let mut count = |_: u64, reply: Reply<'_>| committed += u32::from(matches!(reply, Reply::Committed(_)));
+        let asked = Instant::now();
+        assert_eq!(client.wait_for(WATCHDOG, &mut count).unwrap(), 0, "nothing is outstanding");
+        assert!(asked.elapsed() < limit);
+        let mut params = 1u32.to_le_bytes().to_vec();
+        params.extend(row(5));
+        client.submit(1, client.partition_of(5), procedure, &params);
+        let asked = Instant::now();
+        assert_eq!(client.wait_for(limit, &mut count).unwrap(), 0);
+        assert!(asked.elapsed() >= limit, "{:?}", asked.elapsed());
+        assert_eq!(client.wait_for(Duration::ZERO, &mut count).unwrap(), 0);
+        assert_eq!(client.outstanding(), 1, "sent, and still waited for");
+        assert_eq!(client.wait_for(WATCHDOG, &mut count).unwrap(), 1);
+        assert!(asked.elapsed() < WATCHDOG / 2, "the reply ends the wait: {:?}", asked.elapsed());
+        assert_eq!(committed, 1);
+        stop(served);
+    }
+}
+
 /// Keys and index entries alone need more than the budget: loading ends with the reason instead of exceeding it.
 #[test]
 fn a_budget_smaller_than_the_indexes_refuses_more_rows() {

@@ -160,6 +160,7 @@ mod tests {
             stop: Stop::default(),
             timeline: Mutex::new(Timeline::default()),
             outstanding: Vec::new(),
+            arrivals: None,
         };
         EventRecorder::start(Box::new(source), &shared).unwrap().finish(measured_s)
     }

@@ -1,6 +1,7 @@
 //! One trial: warm-up, measured interval, results.
 
 mod events;
+mod open_loop;
 mod recorder;
 mod result;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anticache_engine::procedure::tpcc::ITEM_NOT_FOUND;
 
+use crate::arrivals::OpenLoop;
 use crate::cpus::{CpuList, process_cpu_time};
 use crate::data_check;
 use crate::interrupt::Interrupt;
@@ -26,8 +28,11 @@ use crate::systems::null;
 use crate::workload::Workload;
 
 use events::EventRecorder;
+use open_loop::{Arrivals, Arrived, OpenLoopResult, OpenTally};
 use recorder::{Counts, Recorder, Spans, Tally, Timeline, TimelineSecond, common_pauses};
-use result::{LatencySummary, RESULT_FORMAT, TpccResult, latency_log, tenths_csv, timeline_csv, write_file_by};
+use result::{
+    LatencySummary, RESULT_FORMAT, TpccResult, latency_log, response_log, tenths_csv, timeline_csv, write_file_by,
+};
 pub use result::{Status, TrialResult, to_json, write_file};
 use transactions::Transactions;
 use worker::{Outstanding, Shared, Stop, Worker};
@@ -77,6 +82,8 @@ pub struct Trial {
     pub result: TrialResult,
     pub interrupted: bool,
     tally: Tally,
+    /// What was measured from arrivals on, in an open loop.
+    open: Option<OpenTally>,
     types: &'static [&'static str],
     timeline: Vec<TimelineSecond>,
     /// `events.csv`, of systems that tell what they do.
@@ -102,6 +109,10 @@ impl Trial {
         }
         let log = latency_log(&self.tally, self.types, self.result.measured_s)?;
         write_file(&directory.join("latency.hdr"), &log)?;
+        if let Some(open) = &self.open {
+            let log = response_log(&open.response_us, self.result.measured_s)?;
+            write_file(&directory.join("response.hdr"), &log)?;
+        }
         write_file(&directory.join("result.json"), &to_json(&self.result)?)
     }
 }
@@ -194,6 +205,7 @@ impl<'a> Attempt<'a> {
             versions: Default::default(),
             tpcc: None,
             events: None,
+            open_loop: None,
             transactions: None,
         };
         result.versions.insert("loadgen".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
@@ -251,12 +263,14 @@ impl<'a> Attempt<'a> {
             }
             connected.push((group.clone(), system.connect(group)?));
         }
+        let spans = self.spans();
         let shared = Arc::new(Shared {
             started: Instant::now(),
-            spans: self.spans(),
+            spans,
             stop: Stop::default(),
             timeline: Mutex::new(Timeline::default()),
             outstanding: (0..self.spec.terminals).map(|_| Outstanding::default()).collect(),
+            arrivals: self.spec.open_loop.map(|open_loop| Arrivals::new(open_loop, self.spec.seed, spans)),
         });
         // Before the terminals start: only what they cause is recorded.
         let source = system.event_source()?;
@@ -279,7 +293,9 @@ impl<'a> Attempt<'a> {
     ) -> Result<Arc<Mutex<Recorder>>, SystemError> {
         let types = self.workload.transaction_types().len();
         let kept = transactions::share(self.spec.record_transactions, &group, self.spec.terminals);
-        let recorder = Arc::new(Mutex::new(Recorder::new(types, shared.spans).keeping(kept)));
+        let recorder = Recorder::new(types, shared.spans).keeping(kept);
+        let recorder = if shared.arrivals.is_some() { recorder.in_open_loop() } else { recorder };
+        let recorder = Arc::new(Mutex::new(recorder));
         let streams = group.clone().map(|terminal| self.workload.terminal(terminal)).collect();
         let worker = Worker::new(Arc::clone(shared), connection, group.start, streams, Arc::clone(&recorder));
         std::thread::Builder::new()
@@ -335,7 +351,8 @@ impl<'a> Attempt<'a> {
         let spans = crew.shared.spans;
         let measured_ns = crew.shared.now_ns().min(spans.measure_end_ns).saturating_sub(spans.measure_start_ns);
         self.result.measured_s = measured_ns as f64 / 1e9;
-        let used_s = process_cpu_time().saturating_sub(start.cpu_time).as_secs_f64();
+        let used = process_cpu_time().saturating_sub(start.cpu_time).saturating_sub(crew.spun());
+        let used_s = used.as_secs_f64();
         self.result.client_cpu_share = used_s / (self.result.measured_s.max(1e-9) * self.cpus.count() as f64);
     }
 
@@ -348,6 +365,7 @@ impl<'a> Attempt<'a> {
         let mut irregularities = Irregularities::default();
         let mut unmeasured_verify_failed = 0;
         let mut transactions = None;
+        let mut arrivals = None;
         if let Some(mut crew) = self.crew.take() {
             let complete = matches!(end, End::Complete);
             irregularities.late_errors = crew.stop(self.patience, complete, self.interrupt);
@@ -356,6 +374,7 @@ impl<'a> Attempt<'a> {
             }
             (timeline, unmeasured_verify_failed) = crew.sum_up(&mut tally, &mut irregularities);
             transactions = crew.transactions();
+            arrivals = crew.arrivals();
         }
         self.result.transactions = transactions.as_ref().map(|kept| kept.summary.clone());
         let measured_s = self.result.measured_s;
@@ -364,6 +383,10 @@ impl<'a> Attempt<'a> {
         if let Workload::Tpcc(_) = self.workload {
             self.result.tpcc = Some(TpccResult::of(&tally, types, measured_s));
         }
+        let open = arrivals.map(|(open_loop, arrived, open)| {
+            self.result.open_loop = Some(OpenLoopResult::of(open_loop, arrived, &open, &tally, measured_s));
+            open
+        });
         let events = self.events.take().map(|events| {
             let (summary, csv) = events.finish(measured_s);
             self.result.events = Some(summary);
@@ -371,7 +394,7 @@ impl<'a> Attempt<'a> {
         });
         let interrupted = matches!(end, End::Interrupted);
         self.judge(end, &irregularities);
-        Trial { result: self.result, interrupted, tally, types, timeline, events, transactions }
+        Trial { result: self.result, interrupted, tally, open, types, timeline, events, transactions }
     }
 
     fn judge(&mut self, end: End, irregularities: &Irregularities) {
@@ -395,13 +418,21 @@ impl<'a> Attempt<'a> {
             }
             End::Complete => result.status = Status::Ok,
         }
+        for (flag, reason) in result.open_loop.as_ref().map(OpenLoopResult::remarks).unwrap_or_default() {
+            note(result, flag, &reason);
+        }
         for (flag, reason) in doubts(result, irregularities, self.spec, self.cpus) {
             result.status = Status::Invalid;
-            result.flags.push(flag.to_owned());
-            result.reason += if result.reason.is_empty() { "" } else { "; " };
-            result.reason += &reason;
+            note(result, flag, &reason);
         }
     }
+}
+
+/// Adds a flag and its reason to a result.
+fn note(result: &mut TrialResult, flag: &str, reason: &str) {
+    result.flags.push(flag.to_owned());
+    result.reason += if result.reason.is_empty() { "" } else { "; " };
+    result.reason += reason;
 }
 
 /// Why a trial that ran to its end is not to be believed: (flag, reason).
@@ -530,6 +561,33 @@ impl Crew {
             tally.record_outstanding(spans, now_ns, type_index, submitted_ns);
         }
         (timeline.lines(spans, now_ns), unmeasured_verify_failed)
+    }
+
+    /// CPU time of the measured interval in which terminals only waited for the moment of an arrival.
+    fn spun(&self) -> Duration {
+        let spun_ns = self.recorders.iter().filter_map(|recorder| Some(lock(recorder).open.as_ref()?.spun_ns));
+        Duration::from_nanos(spun_ns.sum())
+    }
+
+    /// What arrived in an open loop, and what was measured of it; `None`: the loop is closed.
+    fn arrivals(&self) -> Option<(OpenLoop, Arrived, OpenTally)> {
+        let arrivals = self.shared.arrivals.as_ref()?;
+        // As above: recorded, outstanding or not started.
+        let recorders: Vec<_> = self.recorders.iter().map(|recorder| lock(recorder)).collect();
+        let (spans, now_ns) = (self.shared.spans, self.shared.now_ns());
+        let mut sum = OpenTally::new(spans);
+        recorders.iter().filter_map(|recorder| recorder.open.as_ref()).for_each(|open| sum.add(open));
+        let is_whole = now_ns >= spans.measure_end_ns;
+        for hanging in self.shared.outstanding.iter().filter(|outstanding| is_whole && outstanding.get().is_some()) {
+            sum.end(hanging.intended_ns(), now_ns);
+        }
+        let until_ns = now_ns.min(spans.measure_end_ns);
+        let arrived = arrivals.end(until_ns, |intended_ns| {
+            if is_whole {
+                sum.end(intended_ns, until_ns);
+            }
+        });
+        Some((arrivals.open_loop, arrived, sum))
     }
 
     /// Takes what the workers kept of single transactions; `None`: it was not asked for.

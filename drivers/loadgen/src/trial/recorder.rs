@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use hdrhistogram::Histogram;
 
+use super::open_loop::OpenTally;
 use super::transactions::{TransactionLog, TransactionRecord};
 use crate::system::{Completion, Outcome};
 
@@ -93,8 +94,7 @@ impl Tally {
         self.verified += other.verified;
         self.verify_failed += other.verify_failed;
         for (sum, histogram) in self.latency_us.iter_mut().zip(&other.latency_us) {
-            // Equal bounds, so every value fits.
-            let _ = sum.add(histogram);
+            add_histogram(sum, histogram);
         }
     }
 
@@ -102,15 +102,21 @@ impl Tally {
     pub fn all_latencies_us(&self) -> Histogram<u64> {
         let mut all = new_histogram();
         for histogram in &self.latency_us {
-            let _ = all.add(histogram);
+            add_histogram(&mut all, histogram);
         }
         all
     }
 }
 
 /// Whole microseconds between two moments.
-fn latency_us(submitted_ns: u64, now_ns: u64) -> u64 {
+pub fn latency_us(submitted_ns: u64, now_ns: u64) -> u64 {
     (now_ns.saturating_sub(submitted_ns) + 500) / 1000
+}
+
+/// Adds a histogram that [`new_histogram`] made to another.
+pub fn add_histogram(sum: &mut Histogram<u64>, other: &Histogram<u64>) {
+    // Equal bounds, so every value fits.
+    let _ = sum.add(other);
 }
 
 /// Adds counts by type.
@@ -205,6 +211,11 @@ pub struct Spans {
 }
 
 impl Spans {
+    /// Whether a moment lies in the measured interval.
+    pub fn is_measured(self, now_ns: u64) -> bool {
+        (self.measure_start_ns..self.measure_end_ns).contains(&now_ns)
+    }
+
     /// The second of the timeline that a moment falls into.
     fn second_of(self, now_ns: u64) -> i64 {
         let since_start = now_ns as i64 - self.measure_start_ns as i64;
@@ -285,6 +296,8 @@ pub struct Recorder {
     second_end_ns: u64,
     /// The transactions of the measured interval one by one, where they are asked for.
     pub transactions: Option<TransactionLog>,
+    /// What is measured from the arrival on, in an open loop.
+    pub open: Option<OpenTally>,
 }
 
 impl Recorder {
@@ -302,7 +315,14 @@ impl Recorder {
             second: spans.second_of(0),
             second_end_ns: spans.second_end_ns(0),
             transactions: None,
+            open: None,
         }
+    }
+
+    /// Also measures from arrivals on.
+    pub fn in_open_loop(mut self) -> Recorder {
+        self.open = Some(OpenTally::new(self.spans));
+        self
     }
 
     /// Also keeps at most so many transactions of the measured interval one by one; `None`: none.

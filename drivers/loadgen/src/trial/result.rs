@@ -1,4 +1,4 @@
-//! The files of a trial: `result.json`, `timeline.csv`, `latency.hdr`.
+//! The files of a trial: `result.json`, `timeline.csv`, `latency.hdr`, `response.hdr`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,6 +12,7 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use serde::Serialize;
 
 use super::events::EventSummary;
+use super::open_loop::OpenLoopResult;
 use super::recorder::{Counts, Tally, TimelineSecond};
 use super::transactions::TransactionSummary;
 use crate::system::ByServer;
@@ -60,7 +61,7 @@ impl LatencySummary {
 pub struct TrialResult {
     pub format: u32,
     pub status: Status,
-    /// Empty when the status is ok.
+    /// Empty when the status is ok and no remark on an open loop is to be made.
     pub reason: String,
     /// Short names of what is wrong with the trial, for filtering.
     pub flags: Vec<String>,
@@ -73,13 +74,14 @@ pub struct TrialResult {
     pub errors: Counts,
     /// Seconds really measured; shorter than specified when the trial was cut off.
     pub measured_s: f64,
+    /// From the submission to the commit: service time, in an open loop.
     pub latency_us: LatencySummary,
     pub latency_us_by_type: BTreeMap<String, LatencySummary>,
     /// Reads checked in the measured interval.
     pub verified: u64,
     /// Reads found wrong, those before and after the measured interval included.
     pub verify_failed: u64,
-    /// CPU time of this process in the measured interval ÷ (its seconds × CPUs of its set).
+    /// CPU time of this process in the measured interval ÷ (its seconds × CPUs of its set); without that which terminals of an open loop spin away.
     pub client_cpu_share: f64,
     pub debug_build: bool,
     pub counters_before: ByServer,
@@ -92,6 +94,9 @@ pub struct TrialResult {
     /// Of systems that tell what they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<EventSummary>,
+    /// Where transactions arrive instead of following on each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_loop: Option<OpenLoopResult>,
     /// Where they were recorded one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transactions: Option<TransactionSummary>,
@@ -198,20 +203,42 @@ pub fn tenths_csv(lines: &[TimelineSecond]) -> String {
     csv
 }
 
-/// The content of `latency.hdr`: an interval log as HdrHistogram tools read it, one line per type of
-/// transaction with its name as the tag and the histogram (microseconds) as V2 deflate in base64.
+/// The content of `latency.hdr`: a line for each type of transaction.
+///
+/// # Errors
+/// Those of [`interval_log`].
+pub fn latency_log(tally: &Tally, types: &[&str], measured_s: f64) -> anyhow::Result<Vec<u8>> {
+    let what = "latency in microseconds, retries included: what committed in the measured interval, and what was under way at its end";
+    interval_log(what, types.iter().copied().zip(&tally.latency_us), measured_s)
+}
+
+/// The content of `response.hdr`: one line, of all types.
+///
+/// # Errors
+/// Those of [`interval_log`].
+pub fn response_log(response_us: &Histogram<u64>, measured_s: f64) -> anyhow::Result<Vec<u8>> {
+    let what = "microseconds from the arrival to the commit: what committed in the measured interval, what was under way at its end, and \
+                what had arrived and was not started then, with what it had waited";
+    interval_log(what, [("response", response_us)], measured_s)
+}
+
+/// An interval log as HdrHistogram tools read it: one line per histogram (microseconds), as V2 deflate in base64, with its name as the tag.
 ///
 /// # Errors
 /// Never in practice; the serialiser's interface allows for it.
-pub fn latency_log(tally: &Tally, types: &[&str], measured_s: f64) -> anyhow::Result<Vec<u8>> {
+fn interval_log<'a>(
+    comment: &str,
+    histograms: impl IntoIterator<Item = (&'a str, &'a Histogram<u64>)>,
+    measured_s: f64,
+) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut serializer = V2DeflateSerializer::new();
     let mut log = IntervalLogWriterBuilder::new()
-        .add_comment("latency in microseconds, retries included: what committed in the measured interval, and what was under way at its end")
+        .add_comment(comment)
         .with_start_time(SystemTime::now())
         .with_base_time(SystemTime::now())
         .begin_log_with(&mut text, &mut serializer)?;
-    for (name, histogram) in types.iter().zip(&tally.latency_us) {
+    for (name, histogram) in histograms {
         let interval = Duration::from_secs_f64(measured_s.max(0.0));
         log.write_histogram(histogram, Duration::ZERO, interval, Tag::new(name))
             .map_err(|error| anyhow::anyhow!("cannot serialise the latencies of {name}: {error:?}"))?;

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::open_loop::OpenLoopResult;
 use super::{Patience, Status, Trial, run_on};
 use crate::interrupt::Interrupt;
 use crate::spec::Spec;
@@ -43,6 +44,33 @@ impl SickConnection {
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
+
+    /// Waits for `nap`, then answers as far as it is well.
+    fn answer(&mut self, nap: Duration, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
+        std::thread::sleep(nap);
+        let now_ms = self.now_ms();
+        if self.illness.broken_from_ms.is_some_and(|from_ms| now_ms >= from_ms) {
+            return Err(SystemError::Data("the plug was pulled".to_owned()));
+        }
+        // Ends also when nobody reads the trial's result any longer.
+        assert!(now_ms < 30_000, "a terminal waits for ever");
+        if self.illness.silence_ms.contains(&now_ms) {
+            return Ok(());
+        }
+        let lost = self.illness.lost_from_ms.is_some_and(|from_ms| now_ms >= from_ms);
+        self.submitted.retain(|&terminal| {
+            let answered = !(lost && terminal == 3);
+            if answered {
+                let outcome = Outcome::Committed;
+                completions.push(Completion { terminal, outcome, verified: None, retries: Vec::new() });
+            }
+            !answered
+        });
+        if self.illness.twice {
+            completions.extend_from_within(..);
+        }
+        Ok(())
+    }
 }
 
 impl Connection for SickConnection {
@@ -53,30 +81,20 @@ impl Connection for SickConnection {
 
     fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
         while completions.is_empty() {
-            std::thread::sleep(MILLISECOND);
-            let now_ms = self.now_ms();
-            if self.illness.broken_from_ms.is_some_and(|from_ms| now_ms >= from_ms) {
-                return Err(SystemError::Data("the plug was pulled".to_owned()));
-            }
-            // Ends also when nobody reads the trial's result any longer.
-            assert!(now_ms < 30_000, "a terminal waits for ever");
-            if self.illness.silence_ms.contains(&now_ms) {
-                continue;
-            }
-            let lost = self.illness.lost_from_ms.is_some_and(|from_ms| now_ms >= from_ms);
-            self.submitted.retain(|&terminal| {
-                let answered = !(lost && terminal == 3);
-                if answered {
-                    let outcome = Outcome::Committed;
-                    completions.push(Completion { terminal, outcome, verified: None, retries: Vec::new() });
-                }
-                !answered
-            });
-            if self.illness.twice {
-                completions.extend_from_within(..);
-            }
+            self.answer(MILLISECOND, completions)?;
         }
         Ok(())
+    }
+
+    fn wait_for(&mut self, limit: Duration, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            self.answer(left.min(MILLISECOND), completions)?;
+            if !completions.is_empty() || left.is_zero() {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -122,7 +140,12 @@ impl System for SickSystem {
 /// A trial of 8 terminals on 2 connections: 0.2 s of warm-up, so many seconds measured, half a second to
 /// complete what is under way; a terminal hangs after `hang`.
 fn trial(illness: Illness, measure_s: f64, hang: Duration) -> Trial {
-    let spec = json!({
+    trial_with(&json!({}), illness, measure_s, hang)
+}
+
+/// The same with more keys of the specification.
+fn trial_with(more: &Value, illness: Illness, measure_s: f64, hang: Duration) -> Trial {
+    let mut spec = json!({
         "format": 1, "system": "null", "benchmark": "ycsb",
         "ycsb": {
             "records": 1000, "fields": 10, "field_bytes": 100, "mix": "read-heavy", "read_share": 0.9,
@@ -130,6 +153,9 @@ fn trial(illness: Illness, measure_s: f64, hang: Duration) -> Trial {
         },
         "terminals": 8, "warmup_s": 0.2, "measure_s": measure_s, "seed": 42,
     });
+    for (key, value) in more.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), spec.to_string()).unwrap();
     let spec = Spec::read(file.path(), None).unwrap();
@@ -155,6 +181,7 @@ fn a_system_that_is_well_is_not_doubted() {
     let trial = trial(Illness::default(), 0.5, HOUR);
     assert_doubts(&trial, &[]);
     assert!(trial.transactions.is_none() && trial.result.transactions.is_none(), "nobody asked for them");
+    assert!(trial.open.is_none() && trial.result.open_loop.is_none(), "the loop is closed");
     let latencies = trial.tally.all_latencies_us().len();
     // Eight may be under way at the end of the measured interval.
     assert!((trial.result.committed..=trial.result.committed + 8).contains(&latencies), "{latencies}");
@@ -224,4 +251,82 @@ fn an_answer_too_many_ends_the_trial() {
     let trial = trial(Illness { twice: true, ..Illness::default() }, 20.0, HOUR);
     assert_eq!(trial.result.status, Status::Failed);
     assert!(trial.result.reason.ends_with("got an answer that it did not wait for"), "{}", trial.result.reason);
+}
+
+/// A trial of what arrives at a rate.
+fn open_trial(arrival: &str, offered_txn_s: f64, illness: Illness, measure_s: f64) -> (Trial, OpenLoopResult) {
+    let more = json!({"arrival": arrival, "offered_txn_s": offered_txn_s});
+    let trial = trial_with(&more, illness, measure_s, HOUR);
+    let open = trial.result.open_loop.clone().unwrap();
+    (trial, open)
+}
+
+/// How many response times there are.
+fn responses(trial: &Trial) -> u64 {
+    trial.open.as_ref().unwrap().response_us.len()
+}
+
+/// The flags that the system is to blame for: what else the machine does must not fail a test.
+fn flags(trial: &Trial) -> Vec<&str> {
+    let flags = trial.result.flags.iter().map(String::as_str);
+    flags.filter(|&flag| !["debug_build", "client_late"].contains(&flag)).collect()
+}
+
+#[test]
+fn a_stall_is_in_the_response_times_of_all_that_arrived() {
+    // Of 2000 transactions 200 arrive in the stall, and only eight are under way then.
+    let illness = Illness { silence_ms: 500..600, ..Illness::default() };
+    let (trial, open) = open_trial("fixed", 2000.0, illness, 1.0);
+    assert_eq!(flags(&trial), [""; 0], "it caught up: {}", trial.result.reason);
+    let (service_us, response_us) = (&trial.result.latency_us, &open.response_us);
+    assert!(response_us.p99 > 60_000 && response_us.max >= service_us.max, "{response_us:?}");
+    assert!(service_us.p99 < response_us.p99 / 2, "a closed loop would see eight: {service_us:?}");
+    assert!(service_us.max > 80_000, "and has them: {service_us:?}");
+    assert!(open.latest_start_us > 60_000, "{open:?}");
+    assert_eq!((open.arrived, open.not_started), (2000, 0));
+    assert!((trial.result.committed..=trial.result.committed + 8).contains(&responses(&trial)));
+}
+
+#[test]
+fn too_much_is_an_overload_and_no_error() {
+    // Eight terminals that are answered after a millisecond at the earliest.
+    let (trial, open) = open_trial("poisson", 50_000.0, Illness::default(), 0.5);
+    assert_eq!(flags(&trial), ["overloaded"]);
+    assert_eq!(trial.result.status == Status::Ok, !cfg!(debug_assertions), "{}", trial.result.reason);
+    assert!(trial.result.reason.starts_with("overloaded: "), "{}", trial.result.reason);
+    assert!(open.achieved_txn_s < 9000.0 && open.arrived > 24_000, "{open:?}");
+    assert!(open.not_started > open.backlog_at_start && open.backlog_at_start > 0, "{open:?}");
+    // Half of the time's arrivals were not started, and count with what they have waited.
+    assert!(open.response_us.p50 > 100_000 && trial.result.latency_us.p50 < 50_000, "{open:?}");
+    assert!(responses(&trial) >= open.not_started + trial.result.committed);
+}
+
+#[test]
+fn what_arrives_does_not_depend_on_the_system() {
+    let slow = Illness { silence_ms: 100..600, ..Illness::default() };
+    for arrival in ["fixed", "poisson"] {
+        let (_, well) = open_trial(arrival, 1000.0, Illness::default(), 0.5);
+        let (_, ill) = open_trial(arrival, 1000.0, slow.clone(), 0.5);
+        assert_eq!(well.arrived, ill.arrived);
+        assert!((400..600).contains(&well.arrived), "{}", well.arrived);
+    }
+}
+
+#[test]
+fn a_terminal_that_hangs_holds_up_nobody() {
+    let (trial, open) = open_trial("fixed", 400.0, Illness { lost_from_ms: Some(400), ..Illness::default() }, 1.0);
+    assert_eq!(flags(&trial), ["terminals_hanging"]);
+    assert_eq!((open.arrived, open.not_started), (400, 0));
+    assert!(trial.result.committed >= 390, "{}", trial.result.committed);
+    assert!(open.response_us.max > 1_000_000 && open.response_us.p99 < 500_000, "{open:?}");
+}
+
+#[test]
+fn a_time_without_arrivals_is_no_stall() {
+    let (trial, open) = open_trial("fixed", 0.8, Illness::default(), 2.5);
+    assert_eq!(flags(&trial), [""; 0], "{}", trial.result.reason);
+    assert_eq!((open.arrived, trial.result.committed), (2, 2));
+    // Nobody waits for an answer for longer than the system takes.
+    let (trial, _) = open_trial("fixed", 100.0, Illness { silence_ms: 600..2000, ..Illness::default() }, 2.5);
+    assert_eq!(flags(&trial), ["stalled"]);
 }

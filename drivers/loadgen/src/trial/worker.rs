@@ -1,12 +1,15 @@
 //! The closed loop: every terminal has at most one transaction outstanding and submits the next when the last is over, at once or after its pause.
-//! The same loop drives every system.
+//! The same loop drives every system; so does the open one ([`open`]), in which a free terminal waits for an arrival instead.
+
+mod open;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::open_loop::Arrivals;
 use super::recorder::{Recorder, Spans, Timeline};
-use crate::system::{Completion, Connection, SystemError};
+use crate::system::{Completion, Connection, Outcome, SystemError};
 use crate::workload::TransactionStream;
 
 /// What the workers of a trial share.
@@ -19,6 +22,8 @@ pub struct Shared {
     pub timeline: Mutex<Timeline>,
     /// What every terminal waits for, by its number: for whoever asks from outside which of them hang.
     pub outstanding: Vec<Outstanding>,
+    /// What terminals take in an open loop; `None`: the loop is closed.
+    pub arrivals: Option<Arrivals>,
 }
 
 impl Shared {
@@ -63,6 +68,8 @@ pub struct Outstanding {
     /// When it was submitted, plus one; 0: there is none.
     submitted: AtomicU64,
     type_index: AtomicUsize,
+    /// In an open loop, when it arrived.
+    intended_ns: AtomicU64,
 }
 
 impl Outstanding {
@@ -70,6 +77,17 @@ impl Outstanding {
     pub fn get(&self) -> Option<(usize, u64)> {
         let submitted_ns = self.submitted.load(Ordering::Acquire).checked_sub(1)?;
         Some((self.type_index.load(Ordering::Relaxed), submitted_ns))
+    }
+
+    /// When the terminal's latest transaction arrived, in an open loop.
+    pub fn intended_ns(&self) -> u64 {
+        self.intended_ns.load(Ordering::Relaxed)
+    }
+
+    /// Begins what has arrived at `intended_ns`.
+    fn arrive(&self, intended_ns: u64, type_index: usize, now_ns: u64) {
+        self.intended_ns.store(intended_ns, Ordering::Relaxed);
+        self.begin(type_index, now_ns);
     }
 
     fn begin(&self, type_index: usize, now_ns: u64) {
@@ -112,7 +130,11 @@ impl Worker {
     /// # Errors
     /// What the connection returns: the trial has failed.
     pub fn run(mut self) -> Result<(), SystemError> {
-        let outcome = self.drive();
+        let shared = Arc::clone(&self.shared);
+        let outcome = match &shared.arrivals {
+            None => self.drive(),
+            Some(arrivals) => self.drive_open(arrivals),
+        };
         // After an error nobody waits for an answer any longer: these terminals failed, they do not hang.
         for terminal in (self.first_terminal as usize..).take(self.streams.len()) {
             self.shared.outstanding[terminal].end();
@@ -184,10 +206,16 @@ impl Worker {
         }
         for completion in completions {
             let terminal = completion.terminal;
-            let Some((type_index, submitted_ns)) = self.shared.outstanding[terminal as usize].end() else {
+            let outstanding = &self.shared.outstanding[terminal as usize];
+            let Some((type_index, submitted_ns)) = outstanding.end() else {
                 return Err(SystemError::Data(format!("terminal {terminal} got an answer that it did not wait for")));
             };
             recorder.record(now_ns, type_index, submitted_ns, completion);
+            if let Some(open) = &mut recorder.open
+                && completion.outcome == Outcome::Committed
+            {
+                open.end(outstanding.intended_ns(), now_ns);
+            }
         }
         Ok(())
     }

@@ -38,6 +38,14 @@ fn impossible_values_are_named_with_what_is_allowed() {
         ("/benchmark", json!("tpch"), &["benchmark = tpch", "allowed: ycsb"]),
         ("/mysql_transaction", json!("none"), &["`none`", "`explicit`", "`autocommit`"]),
         ("/record_transactions", json!(100_000_001_u64), &["record_transactions = 100000001", "0 to 100000000"]),
+        ("/arrival", json!("regular"), &["`regular`", "`closed`", "`fixed`", "`poisson`"]),
+        ("/arrival", json!("fixed"), &["offered_txn_s = absent", "needed when arrival is fixed or poisson"]),
+        (
+            "/arrival",
+            json!("poisson"),
+            &["offered_txn_s = absent", "allowed: 0.001 to 10000000 transactions per second"],
+        ),
+        ("/offered_txn_s", json!(100), &["offered_txn_s = 100", "arrival is closed", "absent, or arrival fixed"]),
         ("/engine_settings", json!({"merge": "block"}), &["engine_settings = present", "is not the engine", "absent"]),
         ("/client_cpus", json!("7-3"), &["client_cpus = 7-3", "backwards", "0-1,3"]),
         ("/client_cpus", json!("1000"), &["client_cpus = 1000", "not available"]),
@@ -48,6 +56,37 @@ fn impossible_values_are_named_with_what_is_allowed() {
         bench.set(pointer, value.clone());
         assert_refused(&bench, "run", parts);
     }
+}
+
+#[test]
+fn impossible_rates_are_named_with_what_is_allowed() {
+    for (rate, shown) in [(json!(0), "0"), (json!(-5), "-5"), (json!(1e12), "1000000000000")] {
+        let mut bench = Bench::new();
+        bench.set("/arrival", json!("poisson"));
+        bench.set("/offered_txn_s", rate);
+        let found = format!("offered_txn_s = {shown}: out of range");
+        assert_refused(&bench, "run", &[&found, "allowed: 0.001 to 10000000"]);
+    }
+    // JSON has no such number: serde writes null for it, and whoever writes NaN writes no JSON.
+    let mut bench = Bench::new();
+    bench.set("/arrival", json!("fixed"));
+    bench.set("/offered_txn_s", json!(f64::NAN));
+    assert_refused(&bench, "run", &["offered_txn_s = absent"]);
+    let text = bench.spec.to_string().replace("\"offered_txn_s\":null", "\"offered_txn_s\":NaN");
+    std::fs::write(bench.path("nan.json"), text).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_loadgen"))
+        .args(["run", "--spec", bench.path("nan.json").to_str().unwrap(), "--out"])
+        .arg(bench.path(""))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("nan.json: line 1"), "{}", stderr(&output));
+
+    let mut bench = Bench::tpcc();
+    bench.set("/tpcc/wait_factor", json!(0.5));
+    bench.set("/arrival", json!("fixed"));
+    bench.set("/offered_txn_s", json!(10));
+    assert_refused(&bench, "run", &["tpcc.wait_factor = 0.5", "do not pause in an open loop", "0, or arrival closed"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod bad_input;
 mod common;
 mod endpoint;
+mod open_loop;
 mod prewarm;
 // The engine's tests hold the procedures to the same implementation, so all systems agree with each other.
 #[path = "../../../../anticache-engine/tests/engine/tpcc/reference.rs"]

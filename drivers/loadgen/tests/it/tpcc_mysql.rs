@@ -164,6 +164,24 @@ impl Trial {
         assert_eq!(self.check(system), Report::default());
         result
     }
+
+    /// The same eight terminals, each blocked by its transaction, when transactions arrive.
+    fn answers_what_arrives(&mut self, system: &dyn System) {
+        self.bench.set("/arrival", json!("poisson"));
+        self.bench.set("/offered_txn_s", json!(60));
+        let output = self.bench.call("run");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let result = self.bench.result();
+        let harmless = ["debug_build", "client_saturated", "client_late", "overloaded"];
+        assert!(
+            result["flags"].as_array().unwrap().iter().all(|flag| harmless.iter().any(|own| flag == own)),
+            "{result:#}"
+        );
+        let open = &result["open_loop"];
+        assert!(open["arrived"].as_u64() > Some(70) && result["committed"].as_u64() > Some(50), "{result:#}");
+        assert!(open["response_us"]["p50"].as_u64() >= result["latency_us"]["p50"].as_u64(), "{result:#}");
+        assert_eq!(self.check(system), Report::default());
+    }
 }
 
 fn date(at: usize) -> i64 {
@@ -247,6 +265,7 @@ fn mysql_loads_and_executes_what_the_specification_says() {
     let result = trial.stays_consistent(&system);
     assert_eq!(result["server_settings"]["mysqld"]["session.tx_isolation"], "SERIALIZABLE");
     assert_eq!(result["server_settings"]["mysqld"]["session.autocommit"], 0);
+    trial.answers_what_arrives(&system);
     // Loaded again it is the population again, whatever was there.
     loaded_is_the_population(&trial, &system);
 }

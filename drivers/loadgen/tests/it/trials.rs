@@ -39,6 +39,7 @@ fn a_null_trial_leaves_complete_and_consistent_files() {
     assert!(timeline_of(&bench, ..0) > 0, "the warm-up is in the timeline");
     let log = std::fs::read_to_string(bench.path("latency.hdr")).unwrap();
     assert!(log.contains("Tag=read,") && log.contains("Tag=update,"), "{log}");
+    assert!(result.get("open_loop").is_none() && !bench.path("response.hdr").exists(), "the loop is closed");
     assert_single_transactions(&bench, &result);
 }
 
@@ -55,6 +56,37 @@ fn assert_single_transactions(bench: &Bench, result: &Value) {
     let starts: Vec<i64> = lines[1..].iter().map(|line| line[0].parse().unwrap()).collect();
     assert!(starts.is_sorted() && starts.iter().all(|start_us| *start_us < 500_000));
     assert!(lines[1..].iter().all(|line| ["read", "update"].contains(&line[2]) && line[4] == "committed"));
+}
+
+/// The client alone: what it can start in time, and what it leaves.
+#[test]
+fn a_null_trial_in_an_open_loop_keeps_its_rate() {
+    for arrival in ["fixed", "poisson"] {
+        let mut bench = Bench::new();
+        bench.set("/arrival", json!(arrival));
+        bench.set("/offered_txn_s", json!(20_000));
+        bench.set("/measure_s", json!(1));
+        let output = bench.call("run");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let result = bench.result();
+        let open = &result["open_loop"];
+        assert!(!flags(&result).contains(&"overloaded"), "{result:#}");
+        assert_eq!((&open["arrival"], &open["offered_txn_s"]), (&json!(arrival), &json!(20_000.0)));
+        let arrived = open["arrived"].as_u64().unwrap();
+        // Four standard deviations of so many Poisson arrivals; a fixed rate has them all.
+        let slack = if arrival == "fixed" { 0 } else { 566 };
+        assert!((20_000 - slack..=20_000 + slack).contains(&arrived), "{arrived}");
+        let achieved = open["achieved_txn_s"].as_f64().unwrap();
+        assert!((achieved / arrived as f64 - 1.0).abs() < 0.01, "{open:#}");
+        // Service takes no time, so what a response takes is the client's own lateness.
+        for name in ["p50", "p99", "max"] {
+            let (late, response) = (&open["client_late_us"][name], &open["response_us"][name]);
+            assert!(late.as_u64().unwrap() <= response.as_u64().unwrap() + 1, "{open:#}");
+        }
+        let log = std::fs::read_to_string(bench.path("response.hdr")).unwrap();
+        assert!(log.contains("Tag=response,"), "{log}");
+        assert!(!std::fs::read_to_string(bench.path("latency.hdr")).unwrap().contains("response"));
+    }
 }
 
 /// Sum of the committed transactions of the timeline's seconds in a range.

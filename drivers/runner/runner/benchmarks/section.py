@@ -49,7 +49,7 @@ class Section(Strict):
     engine_load_rows_per_s: ClassVar[int]
 
     schema_file: str = Field(alias="schema", description="a path of SQL DDL relative to workloads/")
-    terminals: int = Field(ge=1, le=4096, description="an integer from 1 to 4096 (closed-loop clients)")
+    terminals: int = Field(ge=1, le=4096, description="an integer from 1 to 4096 (clients)")
 
     def terminals_at(self, values: ScaleValues) -> int:
         """Return the number of terminals at a scale."""

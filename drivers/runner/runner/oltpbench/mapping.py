@@ -49,6 +49,9 @@ THINKING_MS = (12_000.0, 12_000.0, 10_000.0, 5_000.0, 5_000.0)
 """Clause 5.2.5.7, in the order of `OUR_TYPES`."""
 TPCC_ITEMS, TPCC_CUSTOMERS, TPCC_ORDERS = 100_000, 3_000, 3_000
 """Their scale factor counts warehouses of the specification's size."""
+ARRIVALS = {"regular": "fixed", "poisson": "poisson"}
+"""Their names of arrivals, with ours."""
+OFFERED_TXN_S = (0.001, 10_000_000.0)
 MOST_TRANSACTIONS = 5_000_000
 ELEMENT_OF_KEY = {
     "records": "scalefactor",
@@ -92,6 +95,9 @@ class Settings:
     wait_factor: float = 0.0
     loading_threads: int | None = None
     seed: int | None = None
+    arrival: str = ""
+    """Of an open loop; empty where the rate is unlimited."""
+    offered_txn_s: float = 0.0
 
     def record(self) -> dict[str, Any]:
         """Return it as JSON keeps it."""
@@ -144,7 +150,16 @@ def settings_of(configuration: Configuration, choice: Choice) -> Mapped:
     if seed is not None and seed.text != "-1":  # which means: any
         common["seed"] = _bounded(configuration, seed, 0, 2**32 - 1)
     own, notes = (_ycsb if configuration.benchmark == "ycsb" else _tpcc)(configuration, phase)
-    return Mapped(Settings(**common, **own), tuple(notes))
+    if load := _load(configuration, phase):
+        if own.get("wait_factor"):
+            raise configuration.error(
+                configuration.types[0].given, "terminals do not wait in an open loop", "waits of 0, or rate unlimited"
+            )
+        notes.append(
+            f"works/work/rate {phase.rate.text}: an open loop; latencies in their files count from the submission,"
+            " response times in trials.csv from the arrival"
+        )
+    return Mapped(Settings(**common, **own, **load), tuple(notes))
 
 
 def name_of(path: Path) -> str:
@@ -184,6 +199,8 @@ def workload_of(settings: Settings, workloads: Path, scale: str) -> Workload:
         )
         axes = {}
     axes |= {"data_memory_ratio": settings.data_memory_ratio, "system": settings.systems}
+    if settings.arrival:
+        axes |= {"arrival": [settings.arrival], "offered_txn_s": [settings.offered_txn_s]}
     grid = Grid(**axes)
     experiment = base.experiment.model_copy(
         update={
@@ -262,14 +279,6 @@ def _refuse_strangers(configuration: Configuration) -> None:
 
 
 def _refuse_phase(configuration: Configuration, phase: Phase) -> None:
-    if phase.rate.text.lower() != "unlimited":
-        raise configuration.error(
-            phase.rate,
-            "terminals are a closed loop here, each submits when it was answered: there is no rate to keep",
-            "unlimited",
-        )
-    if phase.arrival.text.lower() != "regular":
-        raise configuration.error(phase.arrival, "terminals are a closed loop here", "regular")
     if phase.serial.text.lower() != "false":
         raise configuration.error(phase.serial, "transactions are drawn by their weights here", "false")
     if phase.time_s < 1:
@@ -279,6 +288,29 @@ def _refuse_phase(configuration: Configuration, phase: Phase) -> None:
         if seconds > 86_400:  # noqa: PLR2004 - a day, as in scales.yml
             given = Given(f"works/work/{name}", str(seconds), phase.rate.line)
             raise configuration.error(given, "too long", "seconds up to 86400")
+
+
+def _load(configuration: Configuration, phase: Phase) -> dict[str, Any]:
+    """Return how transactions arrive, and at which rate; nothing for a closed loop, which is theirs without a limit."""
+    arrival = ARRIVALS.get(phase.arrival.text.lower())
+    if phase.rate.text.lower() == "unlimited":
+        if arrival != "fixed":
+            raise configuration.error(phase.arrival, "without a rate terminals are a closed loop here", "regular")
+        return {}
+    if arrival is None:
+        raise configuration.error(phase.arrival, "nothing arrives so here", ", ".join(ARRIVALS))
+    least, most = OFFERED_TXN_S
+    try:
+        offered_txn_s = float(phase.rate.text)
+    except ValueError:
+        offered_txn_s = 0.0
+    if not least <= offered_txn_s <= most:
+        raise configuration.error(
+            phase.rate,
+            "no rate that terminals keep here",
+            f"unlimited, or {least:g} to {most:.0f} (transactions per second)",
+        )
+    return {"arrival": arrival, "offered_txn_s": offered_txn_s}
 
 
 def _bounded(configuration: Configuration, given: Given, least: int, most: int) -> int:

@@ -37,6 +37,8 @@ WHY = {
     "engine.eviction_blocks": "blocks that one eviction writes; 0: derived from the budget",
     "durability": "sync: a write is answered when it is on the disk, in every system",
     "terminals": "one outstanding transaction each, on every system",
+    "arrival": "how transactions arrive in an open loop, at the same times for every system; else the loop is closed",
+    "offered_txn_s": "transactions that arrive per second, on average",
     "server_cpus": "all servers of a system together",
     "client_cpus": "the terminals', apart from the servers'",
     "partitions": "of the engine, one thread each; MySQL's and Memcached's threads share the same CPUs",
@@ -180,7 +182,7 @@ def _in_words(name: str, values: list[_Value]) -> str:
     if len(words) == 1:
         return next(iter(words.values()))
     axis = _axis_of(values)
-    if axis:
+    if axis and axis != name:
         by_coordinate = {dict(v.place).get(axis): words[v.value] for v in values}
         shown = {a.name: a.shown for a in AXES}.get(axis, "{}")
         parts = [f"{shown.format(written(at))}: {word}" for at, word in by_coordinate.items()]
@@ -218,6 +220,8 @@ def _number_in_words(name: str, value: float) -> str:
         return size_in_words(value)
     if name.endswith("seed"):  # a name rather than a number
         return str(value)
+    if name.endswith("_txn_s"):
+        return f"{value:g} txn/s"
     if name.endswith("_s"):
         return f"{value:g} s"
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"

@@ -266,11 +266,12 @@ fn refused(address: String, reason: &str) -> SystemError {
     SystemError::Server { server: SERVER, address, code: "failed".to_owned(), message: reason.to_owned() }
 }
 
-/// Waits for replies to terminals, whose numbers are the requests' tokens. `verify` gets the reply or the reason of the abort, and says whether what was
+/// Waits for replies to terminals, whose numbers are the requests' tokens, with a `limit` for so long at most. `verify` gets the reply or the reason of the abort, and says whether what was
 /// read is intact, or why the trial cannot go on.
 fn complete(
     client: &mut Client,
     address: SocketAddr,
+    limit: Option<Duration>,
     completions: &mut Vec<Completion>,
     mut verify: impl FnMut(u32, Result<&[u8], &str>) -> Result<Option<bool>, String>,
 ) -> Result<(), SystemError> {
@@ -287,7 +288,11 @@ fn complete(
             Err(problem) => failure = Some(problem),
         }
     };
-    client.wait(&mut on_reply).map_err(|error| system_error(address, &error))?;
+    let waited = match limit {
+        None => client.wait(&mut on_reply),
+        Some(limit) => client.wait_for(limit, &mut on_reply),
+    };
+    waited.map_err(|error| system_error(address, &error))?;
     failure.map_or(Ok(()), |reason| Err(refused(address.to_string(), &reason)))
 }
 

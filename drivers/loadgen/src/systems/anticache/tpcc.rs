@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use anticache_engine::catalog::Catalog;
 use anticache_engine::client::Client;
@@ -301,6 +302,17 @@ impl TpccConnection {
     }
 }
 
+impl TpccConnection {
+    fn complete(&mut self, limit: Option<Duration>, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
+        let (pending, tpcc, first_terminal) = (&self.pending, &self.tpcc, self.first_terminal);
+        complete(&mut self.client, self.address, limit, completions, |terminal, ended| {
+            let input = pending[(terminal - first_terminal) as usize].as_ref();
+            let input = input.ok_or_else(|| format!("an answer to terminal {terminal}, which asked for nothing"))?;
+            tpcc.verify(input, ended)
+        })
+    }
+}
+
 impl Connection for TpccConnection {
     fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError> {
         let Transaction::Tpcc(input) = *transaction else {
@@ -316,11 +328,10 @@ impl Connection for TpccConnection {
     }
 
     fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
-        let (pending, tpcc, first_terminal) = (&self.pending, &self.tpcc, self.first_terminal);
-        complete(&mut self.client, self.address, completions, |terminal, ended| {
-            let input = pending[(terminal - first_terminal) as usize].as_ref();
-            let input = input.ok_or_else(|| format!("an answer to terminal {terminal}, which asked for nothing"))?;
-            tpcc.verify(input, ended)
-        })
+        self.complete(None, completions)
+    }
+
+    fn wait_for(&mut self, limit: Duration, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
+        self.complete(Some(limit), completions)
     }
 }

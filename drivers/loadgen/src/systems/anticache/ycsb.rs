@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::time::Duration;
 
 use anticache_engine::client::Client;
 
@@ -124,6 +125,16 @@ impl YcsbConnection {
     }
 }
 
+impl YcsbConnection {
+    fn complete(&mut self, limit: Option<Duration>, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
+        let (pending, layout, first_terminal) = (&self.pending, self.layout, self.first_terminal);
+        complete(&mut self.client, self.address, limit, completions, |terminal, ended| {
+            let Pending { key, verify } = pending[(terminal - first_terminal) as usize];
+            Ok(ended.ok().filter(|_| verify).map(|record| layout.verify_record(key, record)))
+        })
+    }
+}
+
 impl Connection for YcsbConnection {
     fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError> {
         let Transaction::Ycsb(transaction) = *transaction else {
@@ -146,11 +157,11 @@ impl Connection for YcsbConnection {
     }
 
     fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
-        let (pending, layout, first_terminal) = (&self.pending, self.layout, self.first_terminal);
-        complete(&mut self.client, self.address, completions, |terminal, ended| {
-            let Pending { key, verify } = pending[(terminal - first_terminal) as usize];
-            Ok(ended.ok().filter(|_| verify).map(|record| layout.verify_record(key, record)))
-        })
+        self.complete(None, completions)
+    }
+
+    fn wait_for(&mut self, limit: Duration, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
+        self.complete(Some(limit), completions)
     }
 }
 

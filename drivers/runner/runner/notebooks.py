@@ -28,8 +28,9 @@ DRAWN_FROM = "drawn-from.sha256"
 def applicable(experiments: list[str], directory: Path) -> list[str]:
     """Return the notebooks of `experiments` that exist, and the one that shows the claims.
 
-    An experiment may have several, ``NAME.ipynb`` and ``NAME-….ipynb``. Experiments whose names have a first part in common share those that begin with it: ``beyond.ipynb``,
-    ``beyond-….ipynb``. What a run lacks of them, they say themselves.
+    An experiment may have several, ``NAME.ipynb`` and ``NAME-….ipynb``. Experiments whose names have a first part in
+    common share those that begin with it: ``beyond.ipynb``, ``beyond-….ipynb``. What a run lacks of them, they say
+    themselves.
     """
     families = (name.split("-")[0] for name in experiments)
     shared = (path.stem for family in families for path in sorted(directory.glob(f"{family}-*.ipynb")))

@@ -40,7 +40,8 @@ REMARKS = frozenset({*WEAKENS, "events_lost", "goodput_unknown", OVERLOADED, "cl
 STOLEN_SHARE = 0.03
 """Of the CPU time that was wanted; more of it than this went to other virtual machines."""
 OTHER_CORES = 0.2
-"""Cores that other programs may use during a trial; the kernel's threads of a busy disk take about a tenth of one."""
+"""Cores that other programs may use during a trial. The figure is no better than a tenth: ticks are coarse, kernel
+threads count as others, and what interrupts take from our programs is counted with these but not with the machine."""
 NOISY_VARIATION = 0.15
 """Coefficient of variation of a cell's trials above which it is noisy: of three such trials the interval reaches 37 %
 to each side."""

@@ -132,10 +132,12 @@ def test_programs_end_with_the_runner_that_is_killed(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(agent.__file__).parents[1]) as runner:
-        assert runner.stdout is not None
-        pid = int(runner.stdout.readline())
-        assert runs(pid)
-        runner.kill()
+        try:
+            assert runner.stdout is not None
+            pid = int(runner.stdout.readline())
+            assert runs(pid)
+        finally:
+            runner.kill()
     wait_until(lambda: not runs(pid))
 
 

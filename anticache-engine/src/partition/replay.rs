@@ -52,6 +52,13 @@ impl Partition {
         }
     }
 
+    /// Brings near what the next transactions to be replayed look up first, given by the names of their procedures and their parameters; returns for how
+    /// many.
+    pub(crate) fn prefetch_replayed<'log>(&self, window: impl Iterator<Item = (&'log str, &'log [u8])>) -> usize {
+        // One that is not known is not run either.
+        self.prefetch(window.map(|(name, params)| (self.procedures.number(name).unwrap_or(u16::MAX), params)))
+    }
+
     fn try_replay(&mut self, procedure: u16, params: &[u8]) -> (Option<Status>, String) {
         let mut replies = Replies::default();
         self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0, age: Age::OLDEST }, &mut replies);

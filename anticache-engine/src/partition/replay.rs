@@ -60,7 +60,9 @@ impl Partition {
     }
 
     fn try_replay(&mut self, procedure: u16, params: &[u8]) -> (Option<Status>, String) {
-        let mut replies = Replies::default();
+        // Memory for the reply is kept from one transaction to the next: at recovery no other needs this.
+        let mut replies = Replies(std::mem::take(&mut self.peer_reply));
+        replies.0.clear();
         self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0, age: Age::OLDEST }, &mut replies);
         while replies.0.is_empty() {
             self.poll(&mut replies);
@@ -69,8 +71,10 @@ impl Partition {
             }
         }
         let status = replies.0.get(REPLY_HEADER_BYTES - 1).copied().and_then(Status::from_wire);
-        let reason = replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default();
-        (status, String::from_utf8_lossy(reason).into_owned())
+        let reason = String::from_utf8_lossy(replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default()).into_owned();
+        replies.0.clear();
+        self.peer_reply = replies.0;
+        (status, reason)
     }
 
     /// Lets the partition use more memory than its budget, for recovery alone: tuples, values and index nodes lie elsewhere than before, so what fitted

@@ -117,7 +117,7 @@ impl Partition {
     /// One step of an eviction: constructs a block, and writes them all when it was the last. Begins an eviction when none is under way.
     pub(crate) fn evict(&mut self, cause: Cause) -> Evicted {
         // A snapshot has to save what is evicted.
-        let snapshot_is_behind = self.snapshot_is_behind();
+        let snapshot_is_behind = self.snapshot_delays_evictions();
         let Some(anticache) = self.anticache.as_mut().filter(|anticache| anticache.retry_writes_at.is_none()) else {
             return Evicted::Nothing;
         };

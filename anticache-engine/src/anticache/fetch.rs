@@ -413,8 +413,9 @@ impl AntiCache {
         }
     }
 
-    /// The sectors of a block from the first to the last tuple that a fetch is to bring; a tuple's length is not known before it was read. None when
-    /// all of them are in memory or elsewhere.
+    /// The sectors of a block in which the tuples lie that a fetch is to bring: of one by sectors, from the sector in which they all begin to the last that
+    /// the longest row could reach from the last of them, because a tuple's length is not known before it was read. None when all of them are in memory or
+    /// elsewhere.
     fn wanted_part(&self, key: FetchKey, tables: &[Table]) -> Option<Range<usize>> {
         let fetch = self.fetches.get(&key)?;
         let table = &tables[usize::from(fetch.table)];

@@ -13,8 +13,13 @@ use std::path::{Path, PathBuf};
 
 use super::command_log::{GROUP_HEADER_BYTES, GROUP_MAGIC, KIND_MULTI, KIND_SINGLE};
 use super::segment::{Header, file_name, numbers};
-use crate::io::files::{Files, read_file};
-use crate::io::{DIRECT_IO_ALIGN_BYTES, aligned_buf};
+use crate::io::files::Files;
+use crate::io::read_ahead::ReadAhead;
+use crate::io::{DIRECT_IO_ALIGN_BYTES, ZEROS, aligned_buf};
+
+/// How far behind its end a segment is searched for groups that should not be there: the longest group reaches so far. What is reserved behind that, and
+/// was never written, need not be read.
+const SEARCHED_BYTES: u64 = 64 << 20;
 
 /// A log that cannot be trusted.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +83,24 @@ pub struct Record<'log> {
     pub multi: Option<Multi>,
     /// The procedure's parameters.
     pub params: &'log [u8],
+    /// What comes behind it.
+    pub following: Following<'log>,
+}
+
+/// Procedures and parameters of the records behind one, as far as its group reaches: what will be handed out next, unless it does not count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Following<'log> {
+    procedure_names: &'log [String],
+    records: Records<'log>,
+}
+
+impl<'log> Iterator for Following<'log> {
+    type Item = (&'log str, &'log [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let record = self.records.next()?;
+        Some((self.procedure_names.get(usize::from(record.procedure))?, record.params))
+    }
 }
 
 /// Of which multi-partition transaction a record is one partition's part.
@@ -137,14 +160,41 @@ impl<'log> Raw<'log> {
     }
 }
 
+/// Records one behind the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Records<'log>(&'log [u8]);
+
+impl<'log> Iterator for Records<'log> {
+    type Item = Raw<'log>;
+
+    fn next(&mut self) -> Option<Raw<'log>> {
+        let (record, after) = Raw::parse(self.0)?;
+        self.0 = after;
+        Some(record)
+    }
+}
+
 impl<'log> Group<'log> {
-    /// `salt` is that of the segment, if it is known.
-    fn parse(bytes: &'log [u8], salt: Option<u64>) -> Option<Self> {
+    /// The group that lies where the file was passed over to; `salt` is that of the segment, if it is known.
+    fn read(file: &'log mut ReadAhead, salt: Option<u64>) -> io::Result<Option<Self>> {
+        let left_bytes = file.left_bytes();
+        match Self::claimed_bytes(file.peek(GROUP_HEADER_BYTES)?, salt) {
+            Some(bytes) if bytes as u64 <= left_bytes => Ok(Self::parse(file.peek(bytes)?, salt)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Its length without padding, if these bytes may be its header.
+    fn claimed_bytes(bytes: &[u8], salt: Option<u64>) -> Option<usize> {
         let head = bytes.get(..GROUP_HEADER_BYTES)?;
         let used = short(head, 4) as usize;
-        if head[..4] != GROUP_MAGIC || used < GROUP_HEADER_BYTES || salt.is_some_and(|salt| salt != number(head, 32)) {
-            return None;
-        }
+        let may_be = head[..4] == GROUP_MAGIC && salt.is_none_or(|salt| salt == number(head, 32));
+        (may_be && used >= GROUP_HEADER_BYTES).then_some(used)
+    }
+
+    fn parse(bytes: &'log [u8], salt: Option<u64>) -> Option<Self> {
+        let used = Self::claimed_bytes(bytes, salt)?;
+        let head = bytes.get(..GROUP_HEADER_BYTES)?;
         let body = bytes.get(GROUP_HEADER_BYTES..used)?;
         let mut unsummed = [0; GROUP_HEADER_BYTES];
         unsummed.copy_from_slice(head);
@@ -162,16 +212,39 @@ impl<'log> Group<'log> {
         (GROUP_HEADER_BYTES + self.body.len()).next_multiple_of(DIRECT_IO_ALIGN_BYTES)
     }
 
-    /// Its records; None when the body does not hold those that its header promises.
-    fn records(&self) -> Option<Vec<Raw<'log>>> {
-        let mut rest = self.body;
-        let mut records = Vec::new();
-        for _ in 0..self.records {
-            let (record, after) = Raw::parse(rest)?;
-            records.push(record);
-            rest = after;
+    /// Whether the body holds the records that its header promises, of so many procedures.
+    fn is_sound(&self, procedures: usize) -> bool {
+        let mut records = Records(self.body);
+        let known = records.by_ref().take(self.records as usize).filter(|raw| usize::from(raw.procedure) < procedures);
+        known.count() == self.records as usize && records.0.is_empty()
+    }
+}
+
+/// Why a segment cannot be read.
+enum Trouble {
+    Io(io::Error),
+    Damaged(String),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(problem: String) -> Self {
+        Self::Damaged(problem)
+    }
+}
+
+impl Trouble {
+    fn of(self, path: &Path) -> LogError {
+        let path = path.display().to_string();
+        match self {
+            Self::Io(source) => LogError::Io { path, source },
+            Self::Damaged(problem) => LogError::Damaged { path, problem },
         }
-        rest.is_empty().then_some(records)
     }
 }
 
@@ -232,11 +305,8 @@ impl<'files> Reader<'files> {
 
     fn read(mut self, mut on_record: impl FnMut(Record<'_>) -> ControlFlow<()>) -> Result<LogSummary, LogError> {
         for (place, head) in std::mem::take(&mut self.heads).into_iter().enumerate() {
-            let path = head.path.display().to_string();
-            let bytes =
-                read_file(self.files, &head.path).map_err(|source| LogError::Io { path: path.clone(), source })?;
-            let read = self.read_segment(place == 0, &head, &bytes, &mut on_record);
-            if read.map_err(|problem| LogError::Damaged { path, problem })?.is_break() {
+            let read = self.read_segment(place == 0, &head, &mut on_record);
+            if read.map_err(|trouble| trouble.of(&head.path))?.is_break() {
                 break;
             }
         }
@@ -248,14 +318,15 @@ impl<'files> Reader<'files> {
         &mut self,
         first: bool,
         head: &Head,
-        bytes: &[u8],
         on_record: &mut impl FnMut(Record<'_>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, String> {
-        let mut offset = DIRECT_IO_ALIGN_BYTES;
+    ) -> Result<ControlFlow<()>, Trouble> {
+        let mut file = ReadAhead::new(self.files, self.files.open(&head.path)?)?;
+        let header_bytes = file.peek(DIRECT_IO_ALIGN_BYTES)?.len();
+        file.advance(header_bytes);
         let Some(header) = &head.header else {
             // It was handed out to nobody, so it holds no group.
-            return match whole_group_behind(bytes, offset, None) {
-                Some(at) => Err(format!("its header is damaged, and a whole group lies at byte {at}")),
+            return match search(&mut file, None)?.group_at {
+                Some(at) => Err(format!("its header is damaged, and a whole group lies at byte {at}").into()),
                 None => Ok(ControlFlow::Continue(())),
             };
         };
@@ -264,29 +335,30 @@ impl<'files> Reader<'files> {
             self.enter(begins, head.number, header)?;
         }
         let before = self.summary.groups;
-        let salt = Some(header.salt);
-        while let Some(group) = bytes.get(offset..).and_then(|bytes| Group::parse(bytes, salt)) {
+        loop {
+            let (offset, left_bytes) = (file.position(), file.left_bytes());
+            let Some(group) = Group::read(&mut file, Some(header.salt))? else { break };
             self.check(head.number, header, &group, offset)?;
-            let records = group.records().filter(|records| {
-                records.iter().all(|record| usize::from(record.procedure) < header.procedure_names.len())
-            });
-            let Some(records) = records else {
-                return Err(format!("group {} at byte {offset} holds records that cannot be read", group.number));
-            };
+            if !group.is_sound(header.procedure_names.len()) {
+                return Err(format!("group {} at byte {offset} holds records that cannot be read", group.number).into());
+            }
+            let bytes = group.padded_bytes() as u64;
             self.summary.groups += 1;
-            self.summary.bytes += group.padded_bytes() as u64;
+            self.summary.bytes += bytes;
             self.next_group = Some(group.number + 1);
-            offset += group.padded_bytes();
-            self.summary.end = Some((head.number, offset as u64));
+            self.summary.end = Some((head.number, offset + bytes));
             self.summary.segments += u64::from(self.summary.groups == before + 1);
-            if self.hand_out(head, header, &group, records, on_record).is_break() {
+            if self.hand_out(head, header, &group, on_record).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
+            file.advance(bytes.min(left_bytes) as usize);
         }
-        if let Some(at) = whole_group_behind(bytes, offset, salt) {
-            return Err(format!("a whole group lies at byte {at}, behind a damaged one at byte {offset}"));
+        let offset = file.position();
+        let found = search(&mut file, Some(header.salt))?;
+        if let Some(at) = found.group_at {
+            return Err(format!("a whole group lies at byte {at}, behind a damaged one at byte {offset}").into());
         }
-        self.summary.torn |= bytes.get(offset..).unwrap_or_default().iter().any(|&byte| byte != 0);
+        self.summary.torn |= found.anything;
         Ok(ControlFlow::Continue(()))
     }
 
@@ -306,7 +378,7 @@ impl<'files> Reader<'files> {
     }
 
     /// Whether a group is the one that must follow.
-    fn check(&self, segment: u64, header: &Header, group: &Group<'_>, offset: usize) -> Result<(), String> {
+    fn check(&self, segment: u64, header: &Header, group: &Group<'_>, offset: u64) -> Result<(), String> {
         if self.next.is_none() && self.from.is_some_and(|from| from < group.first_sequence) {
             return Err(missing(segment, self.from.unwrap_or(0), group.first_sequence));
         }
@@ -329,18 +401,21 @@ impl<'files> Reader<'files> {
         head: &Head,
         header: &Header,
         group: &Group<'_>,
-        records: Vec<Raw<'_>>,
         on_record: &mut impl FnMut(Record<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        for (sequence, record) in (group.first_sequence..).zip(records) {
+        let mut records = Records(group.body);
+        for sequence in group.first_sequence.. {
+            let Some(record) = records.next() else { break };
             self.next = Some(sequence + 1);
             if sequence >= head.limit {
                 self.summary.dropped += 1;
             } else if self.from.is_none_or(|from| from <= sequence) {
                 self.summary.records += 1;
                 let Raw { procedure, multi, params } = record;
-                let procedure = header.procedure_names[usize::from(procedure)].as_str();
-                on_record(Record { sequence, procedure, multi, params })?;
+                let procedure_names = header.procedure_names.as_slice();
+                let procedure = procedure_names[usize::from(procedure)].as_str();
+                let following = Following { procedure_names, records: records.clone() };
+                on_record(Record { sequence, procedure, multi, params, following })?;
             }
         }
         ControlFlow::Continue(())
@@ -352,11 +427,29 @@ fn missing(segment: u64, from: u64, to: u64) -> String {
     format!("segment {before} is missing or has lost its end: transactions {from} to {} are in no segment", to - 1)
 }
 
-/// Where a whole group lies at a page from `offset` on.
-fn whole_group_behind(bytes: &[u8], offset: usize, salt: Option<u64>) -> Option<usize> {
-    let rest = bytes.get(offset..).unwrap_or_default();
-    let pages = (0..rest.len()).step_by(DIRECT_IO_ALIGN_BYTES);
-    pages.filter(|&at| Group::parse(&rest[at..], salt).is_some()).map(|at| offset + at).next()
+/// What lies behind the end of a segment's groups.
+struct Behind {
+    /// Where a whole group lies.
+    group_at: Option<u64>,
+    /// Whether there is anything but zeros.
+    anything: bool,
+}
+
+/// Passes over what lies behind the end of a segment's groups, as far as [`SEARCHED_BYTES`] or a whole group at a page.
+fn search(file: &mut ReadAhead, salt: Option<u64>) -> io::Result<Behind> {
+    let end = file.position() + SEARCHED_BYTES;
+    let mut anything = false;
+    while file.left_bytes() > 0 && file.position() < end {
+        let at = file.position();
+        if Group::read(file, salt)?.is_some() {
+            return Ok(Behind { group_at: Some(at), anything: true });
+        }
+        let page = file.peek(DIRECT_IO_ALIGN_BYTES)?;
+        anything |= page != &ZEROS[..page.len()];
+        let bytes = page.len();
+        file.advance(bytes);
+    }
+    Ok(Behind { group_at: None, anything })
 }
 
 /// The segments behind the last gap, and the highest number of all.

@@ -53,7 +53,8 @@ pub(super) fn replay_logs(site: Site<'_>, keeper: &Keeper, partitions: Vec<Parti
     let all = partitions.into_iter().zip(seats).zip(cuts);
     let outcomes = site.each_partition(all.collect(), |((partition, seat), cut)| {
         let part = keeper.part(partition.id());
-        LogReplay { site, seat, partition: Some(Box::new(partition)), cut, records: 0, problem: None }.run(part)
+        let partition = Some(Box::new(partition));
+        LogReplay { site, seat, partition, cut, records: 0, prefetched: 0, problem: None }.run(part)
     });
     // Who gave up because another one did knows no reason.
     let (mut done, mut abandoned) = (Vec::new(), None);
@@ -180,6 +181,8 @@ struct LogReplay<'site> {
     partition: Option<Box<Partition>>,
     cut: Option<u64>,
     records: u64,
+    /// How many of the next records were prefetched.
+    prefetched: usize,
     problem: Option<GaveUp>,
 }
 
@@ -211,6 +214,11 @@ impl LogReplay<'_> {
     fn replay(&mut self, id: u32, record: &Record<'_>) -> Result<(), GaveUp> {
         let (sequence, procedure) = (record.sequence, record.procedure);
         let with = |problem| not_replayed(id, sequence, procedure, problem);
+        if let Some(partition) = self.partition.as_ref().filter(|_| self.prefetched == 0) {
+            let this = std::iter::once((procedure, record.params));
+            self.prefetched = partition.prefetch_replayed(this.chain(record.following.clone()));
+        }
+        self.prefetched = self.prefetched.saturating_sub(1);
         if let Some(Multi { transaction, participants }) = &record.multi {
             checked(record, id, self.site.config.partitions, None)?;
             let Some(partition) = self.partition.take() else { return Ok(()) };

@@ -3,7 +3,8 @@
 //! A synced write costs one rotation of a disk only when the file's blocks were written before: the first write to a block that `fallocate`
 //! merely reserved makes the file system commit a transaction of its own with the data, which is two or three seeks more. So every segment is filled
 //! with zeros beforehand, as InnoDB does with its redo log. When the log is faster than that (bulk loading), it takes a segment as it is and goes on
-//! to the next one as soon as a filled one is ready. On a simulated disk the same work is done at once by the thread that asks for it.
+//! to the next one as soon as a filled one is ready; so does a log that goes on after recovery. On a simulated disk the same work is done at once by the
+//! thread that asks for it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -315,15 +316,17 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Makes the first segment and starts to prepare the next one.
+    /// Makes the first segment and starts to prepare the next one. Where a log is `resumed`, clients wait for the first one: it is not filled, and the
+    /// log goes on to the next one when that is.
     ///
     /// # Errors
     /// When the first segment cannot be made (a full disk is noticed here: segments are reserved), or the thread not started.
     pub fn start(mut place: Place, number: u64, first_sequence: u64, resumed: bool) -> io::Result<(Self, Segment)> {
         place.segment_bytes = place.segment_bytes.next_multiple_of(DIRECT_IO_ALIGN_BYTES as u64);
         let simulated = place.files.is_simulated();
-        let maker = Maker { place, hurry: Arc::default() };
+        let maker = Maker { place, hurry: Arc::new(AtomicBool::new(resumed && !simulated)) };
         let first = maker.make(number, first_sequence, resumed)?;
+        maker.hurry.store(false, Ordering::Relaxed);
         let worker = if simulated { None } else { Some(Worker::start(maker.clone())?) };
         let mut segments = Self { maker, worker, ready: None, ordered: false };
         segments.prepare(number + 1, first_sequence);
@@ -427,6 +430,23 @@ mod tests {
         let bytes = std::fs::read(directory.path().join("command-0003-00000004.log")).unwrap();
         assert_eq!((&bytes[..4], bytes.len()), (b"ACLS".as_slice(), 3 << 20));
         assert!(bytes[4096..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_resumed_log_begins_before_a_segment_is_filled() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (segments, segment) = start(directory.path(), 3 << 20);
+        drop(segments);
+        let files = Arc::new(crate::io::files::KernelFiles::new());
+        let (directory, procedure_names) = (directory.path().to_owned(), Vec::new());
+        let place = Place { files, directory, partition: 3, segment_bytes: 3 << 20, procedure_names };
+        let (mut segments, resumed) = Segments::start(place, segment.number + 2, 5, true).unwrap();
+        assert_eq!((resumed.number, resumed.bytes, resumed.filled), (2, 3 << 20, false));
+        while !segments.is_ready() {
+            std::thread::yield_now();
+        }
+        let next = segments.next(&resumed, 4096, 5).unwrap();
+        assert_eq!((next.number, next.filled), (3, true));
     }
 
     #[test]

@@ -397,7 +397,7 @@ impl Partition {
         for window in requests.chunks(PREFETCH_WINDOW) {
             self.bound_group(sink);
             self.bound_snapshot(sink);
-            self.prefetch(input, window);
+            self.prefetch(window.iter().map(|request| (request.procedure, request.params(input))));
             for request in window {
                 let origin = Origin { connection, epoch, token: request.token };
                 let params = request.params(input);
@@ -410,15 +410,17 @@ impl Partition {
         }
     }
 
-    /// Brings index buckets, then tuples, then the neighbours in the chain near, for all requests of a window: the cache misses of different
-    /// transactions overlap instead of following each other.
-    fn prefetch(&self, input: &[u8], window: &[RequestHead]) {
+    /// Brings index buckets, then tuples, then the neighbours in the chain near, for a window of transactions, given by procedure and parameters: their
+    /// cache misses overlap instead of following each other. At most [`PREFETCH_WINDOW`] are looked at; returns how many.
+    fn prefetch<'params>(&self, window: impl Iterator<Item = (u16, &'params [u8])>) -> usize {
         let mut keys: [(u16, u64); PREFETCH_WINDOW] = [(u16::MAX, 0); PREFETCH_WINDOW];
-        for (request, slot) in window.iter().zip(&mut keys) {
-            let Some(procedure) = self.procedures.get(request.procedure) else {
+        let mut count = 0;
+        for (slot, (procedure, params)) in keys.iter_mut().zip(window) {
+            count += 1;
+            let Some(procedure) = self.procedures.get(procedure) else {
                 continue;
             };
-            if let Some((table, key)) = procedure.first_key(request.params(input)) {
+            if let Some((table, key)) = procedure.first_key(params) {
                 *slot = (table, hash_key(key));
                 self.tables[usize::from(table)].prefetch_bucket(slot.1);
             }
@@ -436,6 +438,7 @@ impl Partition {
                 }
             }
         }
+        count
     }
 
     /// Answers with a status and a reason.

@@ -52,8 +52,17 @@ impl Partition {
         }
     }
 
+    /// Brings near what the next transactions to be replayed look up first, given by the names of their procedures and their parameters; returns for how
+    /// many.
+    pub(crate) fn prefetch_replayed<'log>(&self, window: impl Iterator<Item = (&'log str, &'log [u8])>) -> usize {
+        // One that is not known is not run either.
+        self.prefetch(window.map(|(name, params)| (self.procedures.number(name).unwrap_or(u16::MAX), params)))
+    }
+
     fn try_replay(&mut self, procedure: u16, params: &[u8]) -> (Option<Status>, String) {
-        let mut replies = Replies::default();
+        // Memory for the reply is kept from one transaction to the next: at recovery no other needs this.
+        let mut replies = Replies(std::mem::take(&mut self.peer_reply));
+        replies.0.clear();
         self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0, age: Age::OLDEST }, &mut replies);
         while replies.0.is_empty() {
             self.poll(&mut replies);
@@ -62,8 +71,10 @@ impl Partition {
             }
         }
         let status = replies.0.get(REPLY_HEADER_BYTES - 1).copied().and_then(Status::from_wire);
-        let reason = replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default();
-        (status, String::from_utf8_lossy(reason).into_owned())
+        let reason = String::from_utf8_lossy(replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default()).into_owned();
+        replies.0.clear();
+        self.peer_reply = replies.0;
+        (status, reason)
     }
 
     /// Lets the partition use more memory than its budget, for recovery alone: tuples, values and index nodes lie elsewhere than before, so what fitted

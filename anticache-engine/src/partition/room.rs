@@ -103,7 +103,7 @@ impl Partition {
 
     /// Waits until what a snapshot under way had to save ahead is small enough to be let grow.
     pub(super) fn bound_snapshot<S: ReplySink>(&mut self, sink: &mut S) {
-        while self.snapshot_is_behind() {
+        while self.snapshot_delays_transactions() {
             let (waited_us, completed) = self.stall(sink);
             self.counters.snapshot_stalls += 1;
             self.counters.snapshot_stall_us += waited_us;

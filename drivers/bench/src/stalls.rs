@@ -173,24 +173,21 @@ fn show(name: &str, driver: &Driver<Clocked>, settings: &str, report: &mut Repor
         report.add(&format!("between two transactions, {name}: {share_name}"), us, "us", None, settings);
     }
     let pauses = driver.partition.pauses().report();
-    for kind in ["eviction", "merge", "compaction", "stall"] {
+    for kind in ["eviction", "merge", "compaction", "stall", "snapshot", "turn"] {
         if pauses[&format!("{kind}_pauses")].as_u64().unwrap_or_default() == 0 {
             continue;
         }
-        for share in ["p50", "p99", "p999", "max"] {
+        for share in ["p50", "p99", "p999", "p9999", "max"] {
             let us = pauses[&format!("{kind}_pause_us_{share}")].as_f64().unwrap_or_default();
             let kind = format!("{kind} by the engine's account, loading included");
             report.add(&format!("{kind}, {name}: {share}"), us, "us", None, settings);
         }
     }
-    let step_us = driver.partition.counters().snapshot_step_us_max;
-    if step_us > 0 {
-        report.add(
-            &format!("snapshot by the engine's account, {name}: longest step"),
-            step_us as f64,
-            "us",
-            None,
-            settings,
+    let counters = driver.partition.counters();
+    if counters.snapshot_stalls > 0 {
+        println!(
+            "{} waits of {} us together until the disk had taken something of a snapshot",
+            counters.snapshot_stalls, counters.snapshot_stall_us
         );
     }
 }

@@ -1,31 +1,24 @@
 //! Reads a snapshot file from its beginning to its end, extent by extent.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::format::{Beginning, Damage, EXTENT_HEADER_BYTES, ExtentView, Kind, Owner};
 use crate::error::RecoveryError;
-use crate::io::files::{DiskFile, Files};
-use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf};
+use crate::io::files::Files;
+use crate::io::read_ahead::ReadAhead;
 
-/// Bytes read at once; several extents.
-const WINDOW_BYTES: usize = 2 << 20;
+/// No extent is longer: what a damaged header says beyond that is not believed.
+const LONGEST_EXTENT_BYTES: usize = 2 << 20;
 
 /// A snapshot file that is being read.
 pub struct SnapshotReader {
-    file: Arc<dyn DiskFile>,
+    file: ReadAhead,
     path: PathBuf,
     owner: Owner,
-    file_bytes: u64,
-    /// Bytes of the file from `window_offset` on; the next extent begins at `at` of them.
-    window: AlignedBuf,
-    window_offset: u64,
-    filled: usize,
-    at: usize,
     /// Number of the next extent.
     number: u32,
-    /// Where the extent handed out last begins in the file.
-    extent_offset: u64,
+    /// Length of the extent handed out last, which is passed over before the next one.
+    extent_bytes: usize,
 }
 
 impl SnapshotReader {
@@ -34,23 +27,12 @@ impl SnapshotReader {
     /// # Errors
     /// When it cannot be read, is damaged, or has another length.
     pub fn open(files: &dyn Files, path: &Path, owner: Owner, bytes: u64) -> Result<(Self, Beginning), RecoveryError> {
-        let file = files.open(path).map_err(RecoveryError::io(path))?;
-        let found = file.len().map_err(RecoveryError::io(path))?;
-        let mut reader = Self {
-            file,
-            path: path.to_owned(),
-            owner,
-            file_bytes: bytes,
-            window: aligned_buf(WINDOW_BYTES),
-            window_offset: 0,
-            filled: 0,
-            at: 0,
-            number: 0,
-            extent_offset: 0,
-        };
+        let file = files.open(path).and_then(|file| ReadAhead::new(files, file)).map_err(RecoveryError::io(path))?;
+        let mut reader = Self { file, path: path.to_owned(), owner, number: 0, extent_bytes: 0 };
+        let found = reader.file.file_bytes();
         if found != bytes {
             let damage = Damage { expected: format!("{bytes} bytes"), found: format!("{found} bytes") };
-            return Err(reader.damaged_at(found.min(bytes), damage));
+            return Err(damaged(path, found.min(bytes), damage));
         }
         let first = reader.next_extent()?;
         match (first.kind, Beginning::parse(first.payload)) {
@@ -68,63 +50,31 @@ impl SnapshotReader {
     /// # Errors
     /// When it cannot be read or is damaged, also when the file ends.
     pub fn next_extent(&mut self) -> Result<ExtentView<'_>, RecoveryError> {
-        self.extent_offset = self.window_offset + self.at as u64;
-        if self.filled - self.at < EXTENT_HEADER_BYTES {
-            self.fill()?;
+        let Self { file, path, owner, number, extent_bytes } = self;
+        file.advance(std::mem::take(extent_bytes));
+        let (offset, this) = (file.position(), *number);
+        let header = file.peek(EXTENT_HEADER_BYTES).map_err(RecoveryError::io(path))?;
+        if header.len() < EXTENT_HEADER_BYTES {
+            let damage = Damage { expected: format!("extent {this}"), found: "the end of the file".to_owned() };
+            return Err(damaged(path, offset, damage));
         }
-        let rest = &self.window[self.at..self.filled];
-        if rest.len() < EXTENT_HEADER_BYTES {
-            let damage =
-                Damage { expected: format!("extent {}", self.number), found: "the end of the file".to_owned() };
-            return Err(self.damaged(damage));
-        }
-        let bytes = ExtentView::padded_bytes(rest);
-        if bytes > rest.len() {
-            self.fill()?;
-        }
-        let end = self.filled.min(self.at + bytes);
-        let (start, number) = (self.at, self.number);
-        self.at = end;
-        self.number += 1;
-        match ExtentView::open(&self.window[start..end], self.owner, number) {
-            Ok(extent) => Ok(extent),
-            Err(damage) => Err(self.damaged(damage)),
-        }
+        let bytes = ExtentView::padded_bytes(header).min(LONGEST_EXTENT_BYTES);
+        let extent = file.peek(bytes).map_err(RecoveryError::io(path))?;
+        (*extent_bytes, *number) = (extent.len(), this + 1);
+        ExtentView::open(extent, *owner, this).map_err(|damage| damaged(path, offset, damage))
     }
 
     /// Whether the last extent that was handed out ends with the file.
     pub fn is_at_end(&self) -> bool {
-        self.window_offset + self.at as u64 == self.file_bytes
-    }
-
-    /// Moves the window so that it begins with the next extent.
-    fn fill(&mut self) -> Result<(), RecoveryError> {
-        self.window.copy_within(self.at..self.filled, 0);
-        self.window_offset += self.at as u64;
-        self.filled -= self.at;
-        self.at = 0;
-        while self.filled < self.window.len() && self.window_offset + (self.filled as u64) < self.file_bytes {
-            let offset = self.window_offset + self.filled as u64;
-            let read = self.file.read_at(&mut self.window[self.filled..], offset);
-            let read = match read {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                read => read.map_err(RecoveryError::io(&self.path))?,
-            };
-            if read == 0 || !read.is_multiple_of(DIRECT_IO_ALIGN_BYTES) {
-                let damage = Damage { expected: "whole pages".to_owned(), found: format!("{read} bytes") };
-                return Err(self.damaged_at(offset, damage));
-            }
-            self.filled += read;
-        }
-        Ok(())
+        self.file.left_bytes() == self.extent_bytes as u64
     }
 
     /// What does not fit in the extent handed out last.
     pub fn damaged(&self, damage: Damage) -> RecoveryError {
-        self.damaged_at(self.extent_offset, damage)
+        damaged(&self.path, self.file.position(), damage)
     }
+}
 
-    fn damaged_at(&self, offset: u64, damage: Damage) -> RecoveryError {
-        RecoveryError::Damaged { path: self.path.clone(), offset, damage }
-    }
+fn damaged(path: &Path, offset: u64, damage: Damage) -> RecoveryError {
+    RecoveryError::Damaged { path: path.to_owned(), offset, damage }
 }

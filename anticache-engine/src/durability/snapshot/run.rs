@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::format::{BLOCK_ITEM_BYTES, Beginning, EXTENT_HEADER_BYTES, Kind, Owner, write_block};
 use super::stream::{BUFFERS, Stream};
 use crate::catalog::TableId;
-use crate::config::{Config, Log};
+use crate::config::{AntiCaching, Config, Log};
 use crate::events::{Amounts, EventKind};
 use crate::io::AlignedBuf;
 use crate::io::files::DiskFile;
@@ -22,6 +22,9 @@ const SYNC_BLOCKS: u32 = 2;
 
 /// Extents are a 64th of the budget, within these bounds: the lower one holds the longest row, the upper one is copied in a fraction of a millisecond.
 const EXTENT_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
+
+/// Extents that may be saved ahead before transactions wait for the disk, besides a block.
+const EXTENTS_AHEAD: usize = 2;
 
 /// While transactions run, a snapshot leaves them this many times as long as its last step took before it takes the next one.
 const PACE: u32 = 3;
@@ -103,6 +106,8 @@ struct Pace {
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     extent_bytes: usize,
+    /// What may be saved ahead before transactions wait: all of a block that is evicted at once, and what transactions change while that is written.
+    ahead_bytes: usize,
     /// Whether the budget has room set aside for the buffers all the time, because snapshots are taken from time to time.
     reserved: bool,
     buffers: Vec<AlignedBuf>,
@@ -120,9 +125,11 @@ impl Snapshots {
     pub(crate) fn new(config: &Config, paced: bool) -> Self {
         let part = usize::try_from(config.partition_budget_bytes() / 64).unwrap_or(usize::MAX / 4);
         let extent_bytes = part.next_power_of_two().clamp(*EXTENT_BYTES.start(), *EXTENT_BYTES.end());
+        let block_bytes = if config.anticaching == AntiCaching::Off { 0 } else { config.eviction_block_bytes };
         let automatic = config.snapshot_interval_s > 0 || config.snapshot_log_bytes > 0;
         Self {
             extent_bytes,
+            ahead_bytes: EXTENTS_AHEAD * extent_bytes + block_bytes,
             reserved: automatic && config.log != Log::Off,
             buffers: Vec::new(),
             run: None,
@@ -138,7 +145,7 @@ impl Snapshots {
 
     /// Bytes of the buffers, and of what may be saved ahead before transactions wait.
     pub(crate) fn staging_bytes(&self) -> u64 {
-        ((BUFFERS + 1) * self.extent_bytes) as u64
+        (BUFFERS * self.extent_bytes + self.ahead_bytes) as u64
     }
 
     /// The part of the memory budget that is set aside all the time.
@@ -457,21 +464,34 @@ impl Partition {
         self.tables.iter().map(Table::captured_ahead_bytes).sum()
     }
 
-    /// Whether so much was saved ahead that the disk must take some of it first.
-    pub(crate) fn snapshot_is_behind(&mut self) -> bool {
-        self.snapshots.run.is_some()
-            && self.snapshot_backlog_bytes() > self.snapshots.extent_bytes
-            && !self.drain_snapshot()
+    /// Whether so much was saved ahead that no block can be evicted, of which all has to be, before the disk has taken some of it.
+    pub(crate) fn snapshot_delays_evictions(&mut self) -> bool {
+        self.is_behind(self.snapshots.extent_bytes)
     }
 
-    /// Writes out what was saved ahead, as far as there are buffers; true when nothing is left.
-    fn drain_snapshot(&mut self) -> bool {
-        let Some(mut run) = self.snapshots.run.take() else {
-            return true;
+    /// Whether so much was saved ahead that transactions have to wait until the disk has taken some of it.
+    pub(crate) fn snapshot_delays_transactions(&mut self) -> bool {
+        self.is_behind(self.snapshots.ahead_bytes)
+    }
+
+    /// Whether more than `most_bytes` are saved ahead that cannot be handed to the disk now.
+    fn is_behind(&mut self, most_bytes: usize) -> bool {
+        if self.snapshot_backlog_bytes() > most_bytes {
+            self.drain_snapshot();
+        }
+        self.snapshot_backlog_bytes() > most_bytes
+    }
+
+    /// Writes out what was saved ahead, as far as there are buffers.
+    fn drain_snapshot(&mut self) {
+        let Some(run) = &mut self.snapshots.run else {
+            return;
         };
         let (stream, ring) = (&mut run.stream, &mut self.ring);
-        let drained = self.tables.iter_mut().all(|table| table.drain_capture(|item| stream.put_item(ring, item)));
-        self.snapshots.run = Some(run);
-        drained
+        for table in &mut self.tables {
+            if !table.drain_capture(|item| stream.put_item(ring, item)) {
+                return;
+            }
+        }
     }
 }

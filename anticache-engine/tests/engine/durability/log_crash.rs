@@ -322,7 +322,7 @@ fn refused_reads_writes_and_space_are_named() {
     disk.fail(rule(Operation::Read, Fault::Io));
     assert!(problem(&*files, 0).contains("command-0003-00000000.log: Input/output error"));
     disk.fail(FaultRule { after: segments(&*files), times: 20, ..rule(Operation::Read, Fault::ShortRead) });
-    assert!(problem(&*files, 0).contains("command-0003-00000000.log: short read: "));
+    assert!(problem(&*files, 0).contains("command-0003-00000000.log: short transfer: "));
     disk.heal();
     let summary = read_from(&*files, 0).1.unwrap();
     let resume = || {

@@ -171,3 +171,19 @@ def test_a_changed_table_is_found_in_figure_and_table(
     found = "\n".join(stale.differences(*both))
     assert "image/png:" in found
     assert "text/html: committed" in found
+
+
+def test_the_picture_of_readme_is_taken_from_the_executed_notebook(executed: Path, tmp_path: Path) -> None:
+    notebooks.keep_picture(tmp_path)
+    assert not list(tmp_path.iterdir()), "no notebook, no picture"
+    name = f"{notebooks.PICTURE}.ipynb"
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(executed / "notebooks" / name, tmp_path / "notebooks")
+    notebooks.keep_picture(tmp_path)
+    shown = next(
+        output["data"]["image/png"]
+        for cell in read_json(tmp_path / "notebooks" / name)["cells"]
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    )
+    assert (tmp_path / f"{notebooks.PICTURE}.png").read_bytes() == base64.b64decode("".join(shown))

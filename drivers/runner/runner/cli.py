@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from runner import claims, cluster, collect, context, identity, outputs, precautions, report, resume, store
+from runner import claims, cluster, collect, context, identity, notebooks, outputs, precautions, report, resume, store
 from runner import publish as publication
 from runner import workload as workloads
 from runner.cluster import Cluster
@@ -320,7 +320,7 @@ def notebooks_command(
 
 def _execute_notebooks(published: Run) -> None:
     outputs.refresh(published, draw=True, in_place=True)
-    publication.keep_picture(published)
+    notebooks.keep_picture(published.path)
     size_bytes = sum(p.stat().st_size for p in published.path.rglob("*") if p.is_file())
     say(f"{published.path}: {len(published.trials)} trials, {size_bytes / 1e6:.1f} MB with what is drawn and not kept")
     unshown = {p.stem for p in context.NOTEBOOKS.glob("*.ipynb")} - {

@@ -8,7 +8,6 @@ records, so everybody can make them again. The same run gives the same bytes.
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
 import re
@@ -28,8 +27,6 @@ UNPUBLISHED_FILES = ("loadgen-*.json", "anticache-micro-*.json", "spec.json", "t
 """Of trials: copies of what plan.json holds, and single transactions, which are many."""
 TRAFFIC = frozenset({"fetch", "merge", "restart"})
 """Kinds of events that are left out: one for each access to an evicted tuple, and nothing is drawn from them."""
-PICTURE = "fig06"
-"""The notebook whose first picture README shows."""
 _PATH = re.compile(r"(?<![\w.…/:])/(?!dev/|sys/|proc/)[\w.+@-]+(?:/[\w.+@-]+)+/?")
 _ADDRESS = re.compile(r"\b(?!127\.|0\.0\.0\.0)\d{1,3}(?:\.\d{1,3}){3}\b(?!\.\d)")
 
@@ -53,17 +50,6 @@ def publish(run: Run, target: Path) -> Run:
     shutil.rmtree(target, ignore_errors=True)
     building.rename(target)
     return Run(target)
-
-
-def keep_picture(published: Run) -> None:
-    """Keep the picture that README shows beside the records, as the executed notebook has it; none without that."""
-    notebook = published.path / "notebooks" / f"{PICTURE}.ipynb"
-    if not notebook.is_file():
-        return
-    outputs = (output for cell in read_json(notebook)["cells"] for output in cell.get("outputs", []))
-    picture = next((output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})), None)
-    if picture is not None:
-        (published.path / f"{PICTURE}.png").write_bytes(base64.b64decode("".join(picture)))
 
 
 def _is_published(path: Path) -> bool:

@@ -183,3 +183,19 @@ def test_what_is_to_be_committed_again_is_collected_again(published: Run, tmp_pa
     outputs.refresh(copy, in_place=True)
     pd.testing.assert_frame_equal(collect.read(copy.path), true)
     assert not (copy.path / "trials.parquet").exists()
+
+
+def test_the_picture_of_readme_is_taken_from_the_executed_notebook(executed: Path, tmp_path: Path) -> None:
+    notebooks.keep_picture(tmp_path)
+    assert not list(tmp_path.iterdir()), "no notebook, no picture"
+    name = f"{notebooks.PICTURE}.ipynb"
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(executed / "notebooks" / name, tmp_path / "notebooks")
+    notebooks.keep_picture(tmp_path)
+    shown = next(
+        output["data"]["image/png"]
+        for cell in read_json(tmp_path / "notebooks" / name)["cells"]
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    )
+    assert (tmp_path / f"{notebooks.PICTURE}.png").read_bytes() == base64.b64decode("".join(shown))

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from runner import store
 from runner.cli import app
 from runner.files import read_json
-from runner.publish import PICTURE
+from runner.notebooks import PICTURE
 from runner.store import Run
 
 ROOT = Path(__file__).resolve().parents[2]

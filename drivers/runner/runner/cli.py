@@ -25,6 +25,7 @@ from runner import (
     context,
     entry,
     identity,
+    notebooks,
     outputs,
     precautions,
     preview,
@@ -340,7 +341,7 @@ def notebooks_command(
 
 def _execute_notebooks(published: Run) -> None:
     outputs.refresh(published, draw=True, in_place=True)
-    publication.keep_picture(published)
+    notebooks.keep_picture(published.path)
     size_bytes = sum(p.stat().st_size for p in published.path.rglob("*") if p.is_file())
     say(f"{published.path}: {len(published.trials)} trials, {size_bytes / 1e6:.1f} MB with what is drawn and not kept")
     unshown = {p.stem for p in context.NOTEBOOKS.glob("*.ipynb")} - {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from runner.context import ROOT
 from runner.errors import InputError, RunError
+from runner.files import read_json
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -21,6 +23,8 @@ RUN_VARIABLE = "ANTICACHE_EVAL_RUN"
 FORGET = "%reset -f"
 """Between two notebooks of a kernel: names, results and the count of cells go, imported modules stay loaded."""
 
+PICTURE = "fig06"
+"""The notebook whose first picture README shows."""
 DRAWN_FROM = "drawn-from.sha256"
 """Beside a run's executed notebooks: the digest of the ``trials.csv`` that they showed."""
 
@@ -127,3 +131,15 @@ def _execute(in_kernel: Callable[[NotebookNode], None], notebook: Path, run: Pat
     if in_place:
         nbformat.write(document, notebook)  # type: ignore[no-untyped-call]
     return copy
+
+
+def keep_picture(run: Path) -> None:
+    """Keep the picture that README shows beside a run's records, as the executed notebook has it; none without that."""
+    notebook = run / "notebooks" / f"{PICTURE}.ipynb"
+    if not notebook.is_file():
+        return
+    outputs = (output for cell in read_json(notebook)["cells"] for output in cell.get("outputs", []))
+    pictures = (output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {}))
+    for picture in pictures:
+        (run / f"{PICTURE}.png").write_bytes(base64.b64decode("".join(picture)))
+        return

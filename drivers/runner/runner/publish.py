@@ -9,7 +9,6 @@ way, to be gone on with elsewhere (`runner.union`).
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
 import shutil
@@ -27,8 +26,6 @@ UNPUBLISHED_FILES = ("loadgen-*.json", "anticache-micro-*.json", "spec.json", "t
 """Of trials: copies of what plan.json holds, and single transactions, which are many."""
 TRAFFIC = frozenset({"fetch", "merge", "restart"})
 """Kinds of events that are left out: one for each access to an evicted tuple, and nothing is drawn from them."""
-PICTURE = "fig06"
-"""The notebook whose first picture README shows."""
 
 
 def publish(run: Run, target: Path, *, merge: bool = False) -> Run:
@@ -68,17 +65,6 @@ def _in_one_form(directory: Path) -> None:
     for pattern in ("*.json", "code/*.json", "attempts/*/*/result.json"):
         for path in directory.glob(pattern):
             _write(path, read_json(path))
-
-
-def keep_picture(published: Run) -> None:
-    """Keep the picture that README shows beside the records, as the executed notebook has it; none without that."""
-    notebook = published.path / "notebooks" / f"{PICTURE}.ipynb"
-    if not notebook.is_file():
-        return
-    outputs = (output for cell in read_json(notebook)["cells"] for output in cell.get("outputs", []))
-    picture = next((output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})), None)
-    if picture is not None:
-        (published.path / f"{PICTURE}.png").write_bytes(base64.b64decode("".join(picture)))
 
 
 def _is_published(path: Path) -> bool:

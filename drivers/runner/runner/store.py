@@ -298,6 +298,9 @@ class Run:
         """
         partial = self.path / "trials" / f".{trial_hash}{PARTIAL}"
         sync_tree(partial)
+        if not self.trial_path(trial_hash).exists():
+            rename(partial, self.trial_path(trial_hash))
+            return self.trial_path(trial_hash)
         rename(partial, partial.with_name(f".{trial_hash}{COMPLETE}"))
         return self._put(trial_hash)
 

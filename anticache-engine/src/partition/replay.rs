@@ -60,9 +60,7 @@ impl Partition {
     }
 
     fn try_replay(&mut self, procedure: u16, params: &[u8]) -> (Option<Status>, String) {
-        // Memory for the reply is kept from one transaction to the next: at recovery no other needs this.
-        let mut replies = Replies(std::mem::take(&mut self.peer_reply));
-        replies.0.clear();
+        let mut replies = Replies::default();
         self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0, age: Age::OLDEST }, &mut replies);
         while replies.0.is_empty() {
             self.poll(&mut replies);
@@ -71,10 +69,8 @@ impl Partition {
             }
         }
         let status = replies.0.get(REPLY_HEADER_BYTES - 1).copied().and_then(Status::from_wire);
-        let reason = String::from_utf8_lossy(replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default()).into_owned();
-        replies.0.clear();
-        self.peer_reply = replies.0;
-        (status, reason)
+        let reason = replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default();
+        (status, String::from_utf8_lossy(reason).into_owned())
     }
 
     /// Lets the partition use more memory than its budget, for recovery alone: tuples, values and index nodes lie elsewhere than before, so what fitted

@@ -15,7 +15,6 @@ use crate::durability::snapshot::format::{Beginning, Damage, ExtentView, Kind, O
 use crate::durability::snapshot::reader::SnapshotReader;
 use crate::error::{RecoveryError, StartError};
 use crate::partition::Partition;
-use crate::storage::hash_index::hash_key;
 use crate::storage::table::capture::Item;
 use crate::storage::table::{Refused, Table};
 
@@ -103,13 +102,7 @@ impl Loader {
         let mut error = None;
         let id = self.partition.id();
         let entered = match extent.kind {
-            Kind::Rows => {
-                let prefetched = extent.each(Item::parse_row, |item| {
-                    self.prefetch(&item);
-                    Ok(())
-                });
-                prefetched.and_then(|()| extent.each(Item::parse_row, |item| self.enter_row(&item, &mut error)))
-            }
+            Kind::Rows => extent.each(Item::parse_row, |item| self.enter_row(&item, &mut error)),
             Kind::Entries => extent.each(Item::parse_entry, |item| self.enter_entry(&item)),
             Kind::Blocks => extent.each(
                 |bytes| parse_block(id, bytes),
@@ -130,16 +123,6 @@ impl Loader {
             }
         };
         entered.map_err(|damage| error.map_or(Refusal::Damage(damage), Refusal::Error))
-    }
-
-    /// Brings the place in the index near where a row will be entered: of all rows of an extent at once, so that cache misses overlap.
-    fn prefetch(&self, item: &Item<'_>) {
-        let Item::Row { table, row } = *item else { return };
-        if let Some(table) = self.partition.tables.get(usize::from(table))
-            && let Some(key) = row.get(..table.def().key_bytes)
-        {
-            table.prefetch_bucket(hash_key(key));
-        }
     }
 
     fn enter_row(&mut self, item: &Item<'_>, error: &mut Option<RecoveryError>) -> Result<(), Damage> {

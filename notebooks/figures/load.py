@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -25,6 +26,7 @@ ARRIVALS = {"poisson": "Poisson arrivals", "fixed": "arrivals at equal distances
 QUANTILES = {"p50": "median", "p99": "99th percentile"}
 ACHIEVED = "achieved_txn_s"
 PANEL_INCHES = (3.9, 3.3)
+MARK_POINTS = 11  # larger than the marker that it stands on
 FOOTNOTE = (
     "Response time (with markers): from the arrival to the commit. Service time (dotted): from the submission by a free"
     " terminal, as a closed loop measures it. Overloaded: more arrived than was over, so the response times grow with"
@@ -78,7 +80,8 @@ def _marks(overloaded: bool) -> list[Artist]:
     grey = "#555555"
     marks: list[Artist] = [Line2D([], [], color=grey, linestyle=":", label="service time")]
     if overloaded:
-        marks.append(Line2D([], [], color=grey, linestyle="none", marker=LOWER_BOUND, label="overloaded"))
+        caret: dict[str, Any] = {"linestyle": "none", "marker": LOWER_BOUND, "markersize": MARK_POINTS}
+        marks.append(Line2D([], [], color=grey, label="overloaded", **caret))
     return marks
 
 
@@ -99,14 +102,20 @@ def _times(axes: Axes, rows: pd.DataFrame, quantile: str) -> list[Point]:
     for system in _systems(rows):
         of_system, look = rows[rows["system"] == system], SYSTEMS[system]
         response = points(of_system, f"response_us_{quantile}")
-        line(axes, response, look)
+        line(axes, [replace(p, lower_bound=False) for p in response], look)
+        beyond_it = [(p.at, p.estimate.value) for p in response if p.lower_bound and p.estimate]
+        _plot(axes, beyond_it, color=look.colour, linestyle="none", marker=LOWER_BOUND, markersize=MARK_POINTS)
         service = [(p.at, p.estimate.value) for p in points(of_system, f"latency_us_{quantile}") if p.estimate]
-        axes.plot(*zip(*service, strict=True) if service else ([], []), color=look.colour, linestyle=":", linewidth=1.1)
+        _plot(axes, service, color=look.colour, linestyle=":", linewidth=1.1)
         drawn += response
     _axes(axes, rows, drawn)
     axes.set_ylabel("time")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value)))
     return drawn
+
+
+def _plot(axes: Axes, places: list[tuple[float, float]], **look: Any) -> None:
+    axes.plot([x for x, _ in places], [y for _, y in places], **look)
 
 
 def _achieved(axes: Axes, rows: pd.DataFrame) -> list[Point]:

@@ -51,6 +51,8 @@ pub(crate) use waiting::{Waiting, WaitingId};
 
 /// Requests whose memory is prefetched together.
 const PREFETCH_WINDOW: usize = 16;
+/// For a transaction of which no key is known beforehand.
+const NO_KEY: (TableId, u64) = (TableId::MAX, 0);
 /// Cache lines of a tuple that are prefetched; the processor's own prefetcher follows a copy from there.
 const PREFETCH_LINES: usize = 4;
 /// The command-log group under construction, and the replies that wait for it and for the one before, are not let grow beyond this while that
@@ -397,7 +399,7 @@ impl Partition {
         for window in requests.chunks(PREFETCH_WINDOW) {
             self.bound_group(sink);
             self.bound_snapshot(sink);
-            self.prefetch(window.iter().map(|request| (request.procedure, request.params(input))));
+            self.prefetch(input, window);
             for request in window {
                 let origin = Origin { connection, epoch, token: request.token };
                 let params = request.params(input);
@@ -410,24 +412,34 @@ impl Partition {
         }
     }
 
-    /// Brings index buckets, then tuples, then the neighbours in the chain near, for a window of transactions, given by procedure and parameters: their
-    /// cache misses overlap instead of following each other. At most [`PREFETCH_WINDOW`] are looked at; returns how many.
-    fn prefetch<'params>(&self, window: impl Iterator<Item = (u16, &'params [u8])>) -> usize {
-        let mut keys: [(u16, u64); PREFETCH_WINDOW] = [(u16::MAX, 0); PREFETCH_WINDOW];
-        let mut count = 0;
-        for (slot, (procedure, params)) in keys.iter_mut().zip(window) {
-            count += 1;
-            let Some(procedure) = self.procedures.get(procedure) else {
-                continue;
-            };
-            if let Some((table, key)) = procedure.first_key(params) {
-                *slot = (table, hash_key(key));
-                self.tables[usize::from(table)].prefetch_bucket(slot.1);
-            }
+    /// Brings index buckets, then tuples, then the neighbours in the chain near, for all requests of a window: the cache misses of different
+    /// transactions overlap instead of following each other.
+    fn prefetch(&self, input: &[u8], window: &[RequestHead]) {
+        let mut keys = [NO_KEY; PREFETCH_WINDOW];
+        for (request, slot) in window.iter().zip(&mut keys) {
+            *slot = self.prefetch_first_key(request.procedure, request.params(input));
         }
+        self.prefetch_tuples(&keys);
+    }
+
+    /// The first step for one transaction: table and hash of the key that it looks up first.
+    #[inline]
+    fn prefetch_first_key(&self, procedure: u16, params: &[u8]) -> (TableId, u64) {
+        let Some((table, key)) = self.procedures.get(procedure).and_then(|procedure| procedure.first_key(params))
+        else {
+            return NO_KEY;
+        };
+        let hash = hash_key(key);
+        self.tables[usize::from(table)].prefetch_bucket(hash);
+        (table, hash)
+    }
+
+    /// The other steps.
+    #[inline]
+    fn prefetch_tuples(&self, keys: &[(TableId, u64); PREFETCH_WINDOW]) {
         let mut tuples = [None; PREFETCH_WINDOW];
         for (&(table, hash), tuple) in keys.iter().zip(&mut tuples) {
-            if table != u16::MAX {
+            if table != NO_KEY.0 {
                 *tuple = self.tables[usize::from(table)].prefetch_tuple(hash, PREFETCH_LINES);
             }
         }
@@ -438,7 +450,6 @@ impl Partition {
                 }
             }
         }
-        count
     }
 
     /// Answers with a status and a reason.

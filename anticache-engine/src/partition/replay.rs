@@ -1,6 +1,6 @@
 //! Transactions of the command log run again at recovery: the same executor, without a log and without anybody who waits for a reply.
 
-use super::{Age, Invocation, Origin, Partition, ReplySink};
+use super::{Age, Invocation, NO_KEY, Origin, PREFETCH_WINDOW, Partition, ReplySink};
 use crate::net::frame::{REPLY_HEADER_BYTES, Status};
 
 /// Nobody's connection.
@@ -55,8 +55,15 @@ impl Partition {
     /// Brings near what the next transactions to be replayed look up first, given by the names of their procedures and their parameters; returns for how
     /// many.
     pub(crate) fn prefetch_replayed<'log>(&self, window: impl Iterator<Item = (&'log str, &'log [u8])>) -> usize {
-        // One that is not known is not run either.
-        self.prefetch(window.map(|(name, params)| (self.procedures.number(name).unwrap_or(u16::MAX), params)))
+        let (mut keys, mut count) = ([NO_KEY; PREFETCH_WINDOW], 0);
+        for (slot, (name, params)) in keys.iter_mut().zip(window) {
+            count += 1;
+            if let Some(procedure) = self.procedures.number(name) {
+                *slot = self.prefetch_first_key(procedure, params);
+            }
+        }
+        self.prefetch_tuples(&keys);
+        count
     }
 
     fn try_replay(&mut self, procedure: u16, params: &[u8]) -> (Option<Status>, String) {

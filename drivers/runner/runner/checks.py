@@ -18,7 +18,7 @@ import pandas as pd
 from runner import stats
 from runner.axes import AXES
 from runner.predicates import Endpoints, Linear, Monotone, Ratio, RatioOrder, Selector, Simple, Value, WithinPercent
-from runner.sample import Sample, sample
+from runner.sample import Sample, compared, sample
 from runner.stats import Estimate
 
 Bound = Literal["", "lower", "upper", "none"]
@@ -135,7 +135,7 @@ class Figure:
             self.bound,
             outcome.certain,
             self.estimate.trials,
-            _remarks(samples),
+            compared(samples),
         )
 
 
@@ -157,10 +157,6 @@ def _open(label: str, samples: Iterable[Sample], why: str) -> Check:
 
 def _hashes(samples: Iterable[Sample]) -> tuple[str, ...]:
     return tuple(chain.from_iterable(s.hashes for s in samples))
-
-
-def _remarks(samples: Iterable[Sample]) -> frozenset[str]:
-    return frozenset().union(*(s.remarks for s in samples))
 
 
 def _missing(samples: Iterable[Sample]) -> str:
@@ -299,7 +295,7 @@ def _linear(predicate: Linear, rows: pd.DataFrame) -> Iterator[Check]:
         trials = min(len(s.values) for s in found)
         note = "" if r > 0 else "it does not grow"
         grows = r > 0 and r * r >= predicate.r2_at_least
-        yield Check(_label(cell), r * r, None, grows, _hashes(found), note, trials=trials, remarks=_remarks(found))
+        yield Check(_label(cell), r * r, None, grows, _hashes(found), note, trials=trials, remarks=compared(found))
 
 
 def _value(predicate: Value, rows: pd.DataFrame) -> Iterator[Check]:

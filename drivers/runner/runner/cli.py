@@ -49,6 +49,7 @@ from runner.execution import (
     Manner,
     MixedCodeOption,
     MixedKernelOption,
+    MixedMachineOption,
     NodeVarOption,
     Request,
     ResultsOption,
@@ -180,6 +181,7 @@ def run(
     from_path: FromOption = None,
     mixed_code: MixedCodeOption = False,
     mixed_kernel: MixedKernelOption = False,
+    mixed_machine: MixedMachineOption = False,
     figures: Annotated[bool, typer.Option(help="execute the notebooks at the end")] = True,
 ) -> None:
     """Run what is planned and not recorded yet, then collect, judge the claims and draw the figures.
@@ -201,7 +203,7 @@ def run(
         into=into,
         origin=from_path,
         mixed_code=mixed_code,
-        mixed_kernel=mixed_kernel,
+        mixed="machine" if mixed_machine else "kernel" if mixed_kernel else "",
         figures=figures,
     )
     carry_out(request, disk, manner)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pandera.pandas as pa
 
-from runner import consistency, engine, evictions, remarks, steady
+from runner import consistency, engine, evictions, machine, remarks, steady
 from runner.axes import written
 from runner.errors import RunError
 from runner.files import read_json
@@ -262,6 +262,7 @@ SCHEMA = pa.DataFrameSchema(
         "db_node": _text(),
         "client_node": _text(),
         "sitting": _text(),  # when the call began that measured it
+        "machine": _text(),  # of the DB node: what `runner.machine.identity` says
     },
     strict=True,
     ordered=True,
@@ -380,6 +381,7 @@ def row(run: Run, stored: dict[str, Any]) -> dict[str, Any]:
         "db_node": environment.get("hosts", {}).get("dbms", ""),
         "client_node": environment.get("hosts", {}).get("clients", ""),
         "sitting": environment.get("sitting", ""),
+        "machine": _machine(environment),
         **_WITHOUT_TEXT,
         **_workload(spec[spec["benchmark"]]),
         **(_measured(result, environment) if result["status"] not in ("failed", "planned") else {}),
@@ -506,6 +508,12 @@ def _disk(stats: dict[str, Any]) -> dict[str, Any]:
         "disk_write_us_mean": model["write_service"]["mean_us"] if model["writes"] else None,
         "disk_busy_share": model["busy_ns"] / model["elapsed_ns"] if model["elapsed_ns"] else None,
     }
+
+
+def _machine(environment: dict[str, Any]) -> str:
+    """Name the kind of the DB node; empty where the record does not describe it."""
+    described = environment.get("machine", {})
+    return machine.identity(described) if "memory_bytes" in described else ""
 
 
 def _hit_quality(result: dict[str, Any]) -> dict[str, float | None]:

@@ -61,6 +61,10 @@ MixedCodeOption = Annotated[bool, typer.Option(help="go on also where other code
 MixedKernelOption = Annotated[
     bool, typer.Option(help="go on also where the same hardware measured the recorded trials under another kernel")
 ]
+MixedMachineOption = Annotated[
+    bool,
+    typer.Option(help="go on also where other hardware measured the recorded trials; verdicts say what compares both"),
+]
 FromOption = Annotated[
     Path | None,
     typer.Option("--from", help="begin with the trials of this compact copy of an unfinished run (publish --to)"),
@@ -132,13 +136,13 @@ class Work:
         seen = seen_before(self.results, self.key)
         return estimate(self.plan, self.todo, self.nodes.kept_datasets(), len(self.nodes.lanes), seen)
 
-    def check(self, measured: list[Run], mixed_code: bool, mixed_kernel: bool = False) -> None:
+    def check(self, measured: list[Run], mixed_code: bool, mixed: resume.Mixed = "") -> None:
         """Raise InputError for what forbids the work: runs of other conditions or code, unlike nodes, no space.
 
         `measured` are the runs whose trials will stand beside the new ones.
         """
         for run in measured:
-            resume.refuse_other_conditions(run, self.key, mixed_kernel)
+            resume.refuse_other_conditions(run, self.key, mixed)
             if not mixed_code:
                 resume.refuse_other_code(run, self.code, identity.shaping_files(context.ROOT), self.todo)
         driver.binary(context.ROOT)
@@ -178,7 +182,7 @@ def sweep(work: Work, target: Run) -> Summary:
     )
     described = {h.name: facts for lane in lanes for h, facts in lane.described()}
     warnings = precautions.before_a_sweep(work.plan, cpus, context.ROOT, described)
-    if mixed := resume.kernels_of(target):
+    if mixed := resume.machines_of(target):
         warnings.append(mixed)
     for warning in warnings:
         warn(warning)
@@ -240,7 +244,8 @@ class Manner:
     origin: Path | None = None
     """A compact copy of an unfinished run, whose trials are taken over."""
     mixed_code: bool = False
-    mixed_kernel: bool = False
+    mixed: resume.Mixed = ""
+    """In what the machine may differ from that of the recorded trials."""
     figures: bool = True
 
     def target(self, key: store.Key) -> Run | None:
@@ -294,7 +299,7 @@ def carry_out(
         measured = [run for run in (target, origin) if run is not None]
         todo = store.to_run(made.trials, recorded_in(measured))
         work = Work(made, todo, request.inventory, nodes, key, code, manner.results, manner.command)
-        work.check(measured, manner.mixed_code, manner.mixed_kernel)
+        work.check(measured, manner.mixed_code, manner.mixed)
         for run in measured:
             kept.refuse_others(run, configurations or {})
         context.check_space(manner.results, len(work.todo) * 64 * 1024)

@@ -23,6 +23,8 @@ CPU_STOLEN = "cpu_stolen"
 MACHINE_BUSY = "machine_busy"
 OUTLIER = "outlier"
 NOISY_CELL = "noisy_cell"
+OTHER_MACHINE = "other_machine"
+"""Of a comparison, not of a trial: the trials of its sides are of different hardware, see `runner.sample`."""
 OVERLOADED = "overloaded"
 """Of an open loop in which more arrived than was over: its response times have no end."""
 WEAKENS = {
@@ -32,9 +34,10 @@ WEAKENS = {
     OUTLIER: "an outlier among its trials",
     NOISY_CELL: "a noisy cell",
     "disk_unlike_model": "disk unlike its model",
+    OTHER_MACHINE: "different machines",
 }
 """Remarks that a verdict names where it would not be given without such trials, and in which words."""
-REMARKS = frozenset({*WEAKENS, "events_lost", "goodput_unknown", OVERLOADED, "client_late"})
+REMARKS = frozenset({*WEAKENS, "events_lost", "goodput_unknown", OVERLOADED, "client_late"} - {OTHER_MACHINE})
 """Flags that leave a trial valid; every other one is a reason for being invalid."""
 
 STOLEN_SHARE = 0.03

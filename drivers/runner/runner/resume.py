@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Literal
 
 from runner import identity, union
 from runner.errors import InputError
@@ -14,6 +15,9 @@ from runner.machine import without_kernel
 from runner.plan import Trial
 from runner.store import PUBLISHED, Key, Run
 
+Mixed = Literal["", "kernel", "machine"]
+"""In what the machines of a run's sittings may differ, because somebody said so: the kernel alone, or anything."""
+_WIDER: tuple[Mixed, ...] = ("kernel", "machine")
 SHOWN = {
     "scale": "scale",
     "inventory": "inventory",
@@ -37,34 +41,37 @@ def key_of(scale: str, inventory: Inventory, disk: str, code: Code, machine: str
     )
 
 
-def refuse_other_conditions(run: Run, wanted: Key, mixed_kernel: bool = False) -> None:
+def refuse_other_conditions(run: Run, wanted: Key, mixed: Mixed = "") -> None:
     """Raise InputError when `run` measured under other conditions than `wanted`; its code is another matter.
 
-    With `mixed_kernel` the kernel may be another, on the same hardware.
+    `mixed` says in what its machine may be another one.
     """
-    found, now = (_comparable(key, mixed_kernel) for key in (run.key, wanted))
+    found, now = (_comparable(key, mixed) for key in (run.key, wanted))
     different = [f"{text}: {found[name]}, now {now[name]}" for name, text in SHOWN.items() if found[name] != now[name]]
     if not different:
         return
     advice = f"{_fresh(run)}, or restore them"
-    if not mixed_kernel and _comparable(run.key, True) == _comparable(wanted, True):
-        advice += ", or add --mixed-kernel to go on all the same: the run will then say so"
+    enough: list[Mixed] = [m for m in _WIDER if _comparable(run.key, m) == _comparable(wanted, m)]
+    if enough:
+        advice += f", or add --mixed-{enough[0]} to go on all the same: the run will then say so"
     raise InputError(f"{run.path} was measured under other conditions ({'; '.join(different)}). {advice}")
 
 
-def _comparable(key: Key, mixed_kernel: bool) -> dict[str, str]:
+def _comparable(key: Key, mixed: Mixed) -> dict[str, str]:
     """Return a key as it can be compared with a published one; its code is left out."""
     values = {**dataclasses.asdict(key), "inventory": inventory_name(key.inventory)}
     del values["shaping_code"]
-    return {**values, "machine": without_kernel(key.machine)} if mixed_kernel else values
+    machine = {"": key.machine, "kernel": without_kernel(key.machine), "machine": ""}[mixed]
+    return {**values, "machine": machine}
 
 
-def kernels_of(run: Run) -> str:
-    """Say that a run's sittings had different kernels; empty when they had not."""
+def machines_of(run: Run) -> str:
+    """Say that a run's sittings had different machines, or kernels; empty when they had not."""
     machines = list(dict.fromkeys(str(sitting.get("machine", "")) for sitting in run.sittings))
     if len(machines) < 2:  # noqa: PLR2004
         return ""
-    return f"mixed kernels: sittings of this run were measured on {'; and on '.join(machines)}"
+    what = "kernels" if len({without_kernel(machine) for machine in machines}) == 1 else "machines"
+    return f"mixed {what}: sittings of this run were measured on {'; and on '.join(machines)}"
 
 
 def refuse_to_merge(run: Run, earlier: Run) -> None:
@@ -73,9 +80,12 @@ def refuse_to_merge(run: Run, earlier: Run) -> None:
     They may when `run` was begun from that copy, or the copy is of that run: then somebody allowed what differs. They
     may also when both measured the same by their keys.
     """
-    if union.share_a_sitting(run, earlier) or run.name == earlier.meta[PUBLISHED]:
+    if union.share_a_sitting(run, earlier):
         return
-    found, now = (_comparable(key, False) for key in (earlier.key, run.key))
+    # Runs older than sittings are known by their names, which two checkouts may have given within one second.
+    if not (run.sittings and earlier.sittings) and run.name == earlier.meta[PUBLISHED]:
+        return
+    found, now = (_comparable(key, "") for key in (earlier.key, run.key))
     different = [f"{text}: {found[name]}, here {now[name]}" for name, text in SHOWN.items() if found[name] != now[name]]
     if earlier.key.shaping_code != run.key.shaping_code:
         files = (other.files_of(other.key.shaping_code) for other in (earlier, run))

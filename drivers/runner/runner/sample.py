@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 import pandas as pd
 
-from runner.remarks import REMARKS
+from runner.machine import without_kernel
+from runner.remarks import OTHER_MACHINE, REMARKS
 
 CLIENT_SATURATED = "client_saturated"
 """The flag of a trial whose terminals were the bottleneck: invalid, but its throughput is a lower bound."""
@@ -24,6 +26,8 @@ class Sample:
     """The terminals held some of the trials back: the true mean is at least that of `values`."""
     remarks: frozenset[str] = frozenset()
     """Flags of the trials that leave them valid, and weaken what is concluded from them."""
+    machines: frozenset[str] = frozenset()
+    """The hardware that measured them."""
     missing: str = ""
 
 
@@ -44,7 +48,18 @@ def sample(rows: pd.DataFrame, metric: str = THROUGHPUT) -> Sample:
     if usable.empty:
         reasons = dict.fromkeys(f"{r.status}: {str(r.reason) or f'no {metric}'}" for r in rows.itertuples())
         return Sample(missing="; ".join(reasons) or "not planned")
-    return Sample([float(v) for v in usable[metric]], hashes, bool(saturated.any()), remarks)
+    machines = frozenset(without_kernel(str(m)) for m in usable["machine"]) if "machine" in usable else frozenset()
+    return Sample([float(v) for v in usable[metric]], hashes, bool(saturated.any()), remarks, machines)
+
+
+def compared(samples: Iterable[Sample]) -> frozenset[str]:
+    """Return the remarks of all samples, and whether they were measured on different machines.
+
+    Where each side has trials of the same machines, all of them meet what a machine does alike.
+    """
+    found = [s for s in samples if s.values]
+    apart = len({s.machines for s in found}) > 1
+    return frozenset().union(*(s.remarks for s in found), {OTHER_MACHINE} if apart else ())
 
 
 def is_usable(status: str, flags: str) -> bool:

@@ -283,6 +283,19 @@ def points(*values: tuple[float, float | None]) -> pd.DataFrame:
     return rows(*[({"system": "a", "x": x}, y) for x, y in values])
 
 
+def test_a_comparison_of_different_machines_is_said() -> None:
+    table = rows(*pair(1.5, 100, 10), *pair(1.5, 100, 10), *pair(1.0, 200, 10), *pair(1.0, 200, 10))
+    one, other = "A CPU, 2 cores, 8 GiB, kernel 6.1", "B CPU, 2 cores, 8 GiB, kernel 6.1"
+    table["machine"] = one
+    assert judge(ratio(at_least=9), table).qualifiers == []
+    table.loc[2:3, "machine"] = other
+    assert judge(ratio(at_least=9), table).qualifiers == [], "both sides have a trial of either"
+    table.loc[3, "machine"] = one
+    assert judge(ratio(at_least=9), table).qualifiers == ["different machines"]
+    table.loc[2, "machine"] = one.replace("6.1", "6.2")
+    assert judge(ratio(at_least=9), table).qualifiers == [], "another kernel is a warning of the run"
+
+
 @pytest.mark.parametrize(
     ("values", "direction", "order", "verdict"),
     [

@@ -150,11 +150,15 @@ def test_what_other_conditions_measured_is_refused(
     run.add_plan(plan)
     copy = publish.publish(run, tmp_path / "copy")
     resume.refuse_other_conditions(copy, dataclasses.replace(KEY, shaping_code="other code"))
-    for mixed_kernel in (False, True):
+    mixed: list[resume.Mixed] = ["", "kernel"] if "machine" in change else ["", "kernel", "machine"]
+    for allowed in mixed:
         with pytest.raises(InputError) as caught:
-            resume.refuse_other_conditions(copy, dataclasses.replace(KEY, **change), mixed_kernel)
-        assert message.replace(", kernel 6.1", "" if mixed_kernel else ", kernel 6.1") in str(caught.value)
+            resume.refuse_other_conditions(copy, dataclasses.replace(KEY, **change), allowed)
+        assert message.replace(", kernel 6.1", "" if allowed else ", kernel 6.1") in str(caught.value)
         assert "--mixed-kernel" not in str(caught.value)
+        assert ("--mixed-machine" in str(caught.value)) == ("machine" in change)
+    if "machine" in change:
+        resume.refuse_other_conditions(copy, dataclasses.replace(KEY, **change), "machine")
 
 
 def test_another_kernel_on_the_same_hardware_is_mixed_only_when_asked(plan: Plan, tmp_path: Path) -> None:
@@ -165,11 +169,12 @@ def test_another_kernel_on_the_same_hardware_is_mixed_only_when_asked(plan: Plan
     newer = dataclasses.replace(KEY, machine="A CPU, 2 cores, 8 GiB, kernel 6.2")
     with pytest.raises(InputError, match="--mixed-kernel"):
         resume.refuse_other_conditions(copy, newer)
-    resume.refuse_other_conditions(copy, newer, mixed_kernel=True)
+    resume.refuse_other_conditions(copy, newer, "kernel")
+    resume.refuse_other_conditions(copy, newer, "machine")
     other = begin(tmp_path / "two", newer)
-    assert resume.kernels_of(other) == ""
+    assert resume.machines_of(other) == ""
     union.adopt(other, copy)
-    assert resume.kernels_of(other) == (
+    assert resume.machines_of(other) == (
         "mixed kernels: sittings of this run were measured on A CPU, 2 cores, 8 GiB, kernel 6.1; and on A CPU, 2 cores,"
         " 8 GiB, kernel 6.2"
     )

@@ -271,11 +271,11 @@ def test_bad_input_ends_before_anything_is_started(
     results = tmp_path / "results"
     where = ["--benchmark", "ycsb", "--results", str(results)]
     strange = tmp_path / "strange.xml"
-    strange.write_text(YCSB.read_text().replace("unlimited", "500").replace("<works>", "<odd/><works>"))
+    strange.write_text(YCSB.read_text().replace("unlimited", "-5").replace("<works>", "<odd/><works>"))
     for arguments, messages in (
         (["drive", str(benchbase.root), str(TPCC), *where], ["transactiontypes/transactiontype is missing"]),
         (["drive", str(benchbase.root), str(YCSB), *where, "--into", "yesterday"], ["there is no run 'yesterday'"]),
-        (["run", str(strange), *where], ["unknown elements, not used: odd", "works/work/rate '500'"]),
+        (["run", str(strange), *where], ["unknown elements, not used: odd", "works/work/rate '-5'"]),
         (["run", str(YCSB), *where, "--scale", "huge"], ["unknown scale 'huge'"]),
         (["export", "--results", str(results), "--format", "csv"], ["--format 'csv': not known; allowed: benchbase"]),
         (["export", "--results", str(results)], ["there is no run 'latest'"]),

@@ -77,9 +77,9 @@ class Here(execution.Work):
 
 
 def a_plan() -> Plan:
-    """Four deployments with three trials of 0.2 s each."""
+    """Eight deployments with three trials of 0.2 s each: more than is done between all the kills of a test."""
     smoke = load(ROOT / "workloads", "fig06", "smoke")
-    values = smoke.values.model_copy(update={"warmup_s": 0.05, "measure_s": 0.15, "records": 1000, "trials": 4})
+    values = smoke.values.model_copy(update={"warmup_s": 0.05, "measure_s": 0.15, "records": 1000, "trials": 8})
     axes = {"system": ["null"], "mix": ["read-heavy"], "skew": [1.5, 1.0, 0.5], "data_memory_ratio": [1.0]}
     assert smoke.experiment.ycsb is not None
     section = smoke.experiment.ycsb.model_copy(update={"terminals": 4})

@@ -14,7 +14,7 @@ import control_groups
 import daemons
 import pytest
 from control_groups import ControlGroupError, Group, Node, Wanted
-from ports import free_port
+from nodes import free_port
 
 from runner import control_group
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import daemons
 import pytest
 from daemons import Daemon, DaemonError
-from ports import free_port
+from nodes import free_port
 
 # A server of five lines: listens, says so, and ends at SIGTERM unless it is told to be stubborn.
 SERVER = """

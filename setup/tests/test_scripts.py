@@ -13,7 +13,7 @@ from pathlib import Path
 import daemons
 import pytest
 from daemons import Daemon
-from ports import free_port
+from nodes import free_port
 
 from runner.agent import Agent
 

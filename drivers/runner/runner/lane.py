@@ -76,6 +76,18 @@ class Running:
     """Its directory in the run."""
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What a trial's call of loadgen did, and what was observed while it ran."""
+
+    outcome: driver.Outcome
+    server_cpu: dict[str, Any]
+    """See `servers_cpu`."""
+    machine_cpu: dict[str, dict[str, float]]
+    """See `machines_cpu`."""
+    observed: disk.Observed
+
+
 class LaneWorker:
     """Carries out batches on one lane."""
 
@@ -340,16 +352,53 @@ class LaneWorker:
     def _run_trial(self, trial: Trial, running: Running, directory: Path) -> tuple[dict[str, Any], bool]:
         """Measure and write the record; return the result, and whether the deployment can serve another trial."""
         db, pids = self.lane.db, running.servers.pids
-        workload = self._plan.workload(trial.experiment)
         write_json(directory / "spec.json", self._recorder.spec(trial, running.deployment))
         started = datetime.now(UTC)
         load = {host.name: host.load_average() for host in (db, self.lane.client)}
         unreset = db.reset_memory_peaks(pids)
         group = self._watch_memory(running).reset_peak()
+        measured = self._call_run(trial, running, directory)
+        memory, dead = db.memory_of(pids), running.servers.dead()
+        result = judge(directory, measured.outcome, dead, pids)
+        if group.exceeded(dead) and not dead:
+            time.sleep(KILL_GRACE_S)  # who was killed takes a moment to be gone, and is then named
+            dead = running.servers.dead()
+        exceeded = group.exceeded(dead)
+        if exceeded:
+            result |= {"status": "failed", "reason": exceeded}
+        result = self._judge_conditions(result, trial, running, measured)
+        control = group.record()
+        result, dead = self._look_afterwards(result, dead, trial, running, directory)
+        write_json(directory / "result.json", result)
+        profile = running.deployment.values["disk"]["profile"]
+        environment = self._recorder.environment(self.lane, running.endpoint, result, started, profile=profile)
+        environment |= {
+            "took_s": {name: round(s, 3) for name, s in self._took_s.items()},
+            "node_bytes": self._node_bytes(running.deployment),
+            "load_average_before": load[db.name],
+            "client_load_average_before": load[self.lane.client.name],
+            "memory": {"processes": memory, "peak_not_reset": unreset},
+            "server_cpu": measured.server_cpu,
+            "machine_cpu": measured.machine_cpu,
+            "control_group": control,
+            "disk": {
+                **running.deployment.values["disk"],
+                "self_test": self._disk_tests.get(profile, []),
+                "observed": measured.observed.stats,
+            },
+        }
+        self._took_s = {}
+        write_json(directory / "environment.json", environment)
+        return result, not dead and not exceeded
+
+    def _call_run(self, trial: Trial, running: Running, directory: Path) -> Measured:
+        """Let the clients run the trial, and watch what the disk and the CPUs do meanwhile."""
+        db, pids = self.lane.db, running.servers.pids
         limit_s = trial.spec["warmup_s"] + trial.spec["measure_s"]
         limit_s += driver.TRIAL_SLACK_S + 0.5 * limit_s
-        profile = running.deployment.values["disk"]["profile"]
+        workload = self._plan.workload(trial.experiment)
         section = workload.section_of(trial.cell)
+        profile = running.deployment.values["disk"]["profile"]
         # The disk's lateness says nothing about what does not use it.
         measuring = self._disk(profile).measuring() if section.uses_disk else contextlib.nullcontext(disk.Observed())
         with measuring as observed, self._timed("run"):
@@ -368,47 +417,32 @@ class LaneWorker:
             )
             cpu = servers_cpu(cpu_before, db.cpu_of(pids), time.monotonic() - asked_at)
             nodes_cpu = machines_cpu(nodes, nodes_before)
-        memory, dead = db.memory_of(pids), running.servers.dead()
-        result = judge(directory, outcome, dead, pids)
-        if group.exceeded(dead) and not dead:
-            time.sleep(KILL_GRACE_S)  # who was killed takes a moment to be gone, and is then named
-            dead = running.servers.dead()
-        if exceeded := group.exceeded(dead):
-            result |= {"status": "failed", "reason": exceeded}
-        result = disk.judge(
-            result, disk.without(observed.stats, section.untimed_operations), self._disk_tests.get(profile, [])
-        )
+        return Measured(outcome, cpu, nodes_cpu, observed)
+
+    def _judge_conditions(
+        self, result: dict[str, Any], trial: Trial, running: Running, measured: Measured
+    ) -> dict[str, Any]:
+        """Flag a result whose disk was unlike its model, or whose engine did not run with what was asked for."""
+        untimed = self._plan.workload(trial.experiment).section_of(trial.cell).untimed_operations
+        tests = self._disk_tests.get(running.deployment.values["disk"]["profile"], [])
+        result = disk.judge(result, disk.without(measured.observed.stats, untimed), tests)
         asked = {**running.deployment.values["engine"], **trial.spec.get("engine_settings", {})}
-        result = engine.judge(result, {**asked, **trial.cell.engine_settings()})
-        memory_of_trial = group.record()
-        if section.alone and result["status"] != "failed":
+        return engine.judge(result, {**asked, **trial.cell.engine_settings()})
+
+    def _look_afterwards(
+        self, result: dict[str, Any], dead: list[str], trial: Trial, running: Running, directory: Path
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Check the database, and record what the engine says of itself; return the result and the dead servers."""
+        workload = self._plan.workload(trial.experiment)
+        if workload.section_of(trial.cell).alone and result["status"] != "failed":
             self._doing(f"checking {trial.cell.label()}", trial.hash)
             with self._timed("check"):
                 checked = self._call("check", workload, trial.cell, running, directory)
             dead = running.servers.dead()
             result = consistency.judge(result, checked, dead, directory)
         if (most := workload.experiment.describe) and family(running.deployment.system) == "anticache" and not dead:
-            description.record(db, running.endpoint, running.deployment.values["partitions"], most, directory)
-        write_json(directory / "result.json", result)
-        environment = self._recorder.environment(self.lane, running.endpoint, result, started, profile=profile)
-        environment |= {
-            "took_s": {name: round(s, 3) for name, s in self._took_s.items()},
-            "node_bytes": self._node_bytes(running.deployment),
-            "load_average_before": load[db.name],
-            "client_load_average_before": load[self.lane.client.name],
-            "memory": {"processes": memory, "peak_not_reset": unreset},
-            "server_cpu": cpu,
-            "machine_cpu": nodes_cpu,
-            "control_group": memory_of_trial,
-            "disk": {
-                **running.deployment.values["disk"],
-                "self_test": self._disk_tests.get(profile, []),
-                "observed": observed.stats,
-            },
-        }
-        self._took_s = {}
-        write_json(directory / "environment.json", environment)
-        return result, not dead and not exceeded
+            description.record(self.lane.db, running.endpoint, running.deployment.values["partitions"], most, directory)
+        return result, dead
 
     def _node_bytes(self, deployment: Deployment) -> dict[str, int]:
         """Return what the kept data set and the deployed system take of the DB node's own file system."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -15,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from ports import free_port
+from nodes import free_port, play
 
 from runner import collect
 from runner.files import read_json
@@ -194,17 +193,6 @@ class Node(Checkout):
     def runner(self, line: str) -> subprocess.CompletedProcess[str]:
         return self.call(line, *(f"--node-var={name}={value}" for name, value in self.variables.items()))
 
-    def play(self, name: str) -> None:
-        done = subprocess.run(
-            [Path(sys.executable).parent / "ansible-playbook", f"{name}.yml", "-e", json.dumps(self.variables)],
-            cwd=self.root / "ansible",
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
     @property
     def latest(self) -> Path:
         return self.root / "results" / "latest"
@@ -227,9 +215,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     made = Node(tmp_path_factory.mktemp("node"))
     made.follow("Add a workload")
     made.follow("Add a system")
-    made.play("site")
+    play(made.root, "site", made.variables)
     yield made
-    made.play("stop")
+    play(made.root, "stop", made.variables)
 
 
 @pytest.mark.servers

@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from ports import free_port
+from nodes import free_port, play
 
 from runner import collect, status
 from runner.cli import main
@@ -58,17 +58,6 @@ class Bench:
             check=False,
         )
 
-    def ansible(self, playbook: str) -> None:
-        done = subprocess.run(
-            [Path(sys.executable).parent / "ansible-playbook", playbook, "-e", json.dumps(self.variables)],
-            cwd=ROOT / "ansible",
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
     @property
     def run(self) -> Path:
         return (self.results / "latest").resolve()
@@ -83,9 +72,9 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made = Bench(tmp_path_factory.mktemp("e2e"))
-    made.ansible("site.yml")
+    play(ROOT, "site", made.variables)
     yield made
-    made.ansible("stop.yml")
+    play(ROOT, "stop", made.variables)
 
 
 def test_a_port_in_use_is_a_failed_trial_that_can_be_retried(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import daemons
 import pymysql
 import pytest
-from ports import free_port
+from nodes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = ROOT / ".venv" / "bin" / "ansible-playbook"

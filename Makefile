@@ -153,7 +153,7 @@ stop: ## Stop the servers that a killed run left behind; removes nothing
 bench: build ## Measure engine, drivers and disk, with PEERS=1 other stores too; writes RESULTS/bench/latest.json
 	@if [ '$(PEERS)' = 1 ]; then
 	  setup/bootstrap.sh --peers
-	  echo 'bench: compiling the stores that the engine is compared with takes minutes the first time' >&2
+	  echo 'bench: compiling the stores that the engine is compared with takes 20 minutes on two cores the first time' >&2
 	fi
 	$(CARGO) run --release --locked -p anticache-bench $(if $(filter 1,$(PEERS)),--features peers) -- all --json "$(abspath $(RESULTS))/bench/latest.json"
 

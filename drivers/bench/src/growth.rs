@@ -164,6 +164,8 @@ fn show(arguments: &Arguments, variants: &[Variant; 2], before: &Counters, repor
         let per_thousand = 1000.0 * count / transactions;
         report.add(&format!("{}: {what}", name(grown)), per_thousand, "/1000txn", None, &settings);
     }
+    let eviction_us = since(|of| of.eviction_us) / transactions;
+    report.add(&format!("{}: constructing blocks", name(grown)), eviction_us, "us/txn", None, &settings);
     for table in partition.tables().iter().filter(|table| table.chain().is_some()) {
         let (def, live, evicted) = (table.def(), table.tuples().live(), table.evicted().live());
         println!("{:<20} {live:>10} tuples in memory, {evicted:>10} evicted", def.name);

@@ -252,12 +252,6 @@ impl TxnContext<'_> {
     fn see_all(&mut self, table: TableId, start: usize) -> Matches {
         self.unsynced_seen |= self.unsynced_deletes;
         let end = self.footprint.matched.len();
-        let stored = self.table(table);
-        for found in &self.footprint.matched[start..] {
-            if let Found::Resident(id) = *found {
-                stored.tuples().prefetch(id, 1);
-            }
-        }
         for at in start..end {
             let found = self.footprint.matched[at];
             self.see(table, Some(found));
@@ -515,12 +509,7 @@ impl TxnContext<'_> {
             return Ok(());
         };
         let bits = self.row(tuple)?[byte];
-        if bits & mask == 0 {
-            return Ok(());
-        }
-        // No index has the null bits.
-        let bits_alone = Field { offset: byte, bytes: 1, var: None, null: None };
-        self.change_integer(tuple, bits_alone, |bits| bits & !i64::from(mask)).map(|_| ())
+        if bits & mask == 0 { Ok(()) } else { self.update(tuple, byte, &[bits & !mask]) }
     }
 
     /// Overwrites bytes of a row's fixed part behind its primary key.

@@ -205,9 +205,6 @@ impl TupleMemory {
         } else {
             let id = chunk.free_head;
             chunk.free_head = self.next(id);
-            // The next tuple probably follows soon, and a slot that was freed long ago is far away.
-            self.prefetch(chunk.free_head, 2);
-            self.prefetch_links(chunk.free_head);
             id
         };
         self.chunks[self.first_candidate] = chunk;

@@ -37,15 +37,6 @@ impl Payment {
         })
     }
 
-    /// Brings the customer's texts near, which lie apart from each other.
-    fn expect_texts(&self, txn: &TxnContext<'_>, customer: TupleRef) {
-        let columns = &self.customer;
-        let [street_1, street_2, city, ..] = columns.address();
-        for text in [columns.c_first, columns.c_last, street_1, street_2, city] {
-            txn.prefetch_text(customer, text);
-        }
-    }
-
     /// Updates the customer, and replies with what is known of it. Returns its number.
     fn pay(
         &self,
@@ -139,7 +130,6 @@ impl Procedure for Payment {
         let amount_cents = i64::from(input.amount_cents);
         let home_key = ShortKey::new().i16(input.w_id);
         let customer = customer::find(txn, &self.customer, input.c_w_id, input.c_d_id, &input.customer)?;
-        self.expect_texts(on(txn, input.c_w_id)?, customer);
         let home = on(txn, input.w_id)?;
         let warehouse = home.lookup(self.warehouse.table, &home_key).ok_or(NO_WAREHOUSE)?;
         let district = home.lookup(self.district.table, &home_key.i8(input.d_id)).ok_or(NO_DISTRICT)?;

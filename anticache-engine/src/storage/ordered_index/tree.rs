@@ -47,8 +47,7 @@ pub struct Tree<const W: usize, const N: usize> {
     /// Inner levels; with none the root is a leaf.
     levels: usize,
     len: u64,
-    /// Where the latest insert or replacement went, as long as no node was divided or given up since: the next one often goes there too. An order's
-    /// lines are inserted, and evicted, one after the other.
+    /// Where the latest insert went, as long as no node was divided or given up since: the next one often goes there too, an order's lines always.
     latest: Option<LeafOf<W>>,
 }
 
@@ -100,9 +99,9 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         id
     }
 
-    /// The same for a change.
+    /// The same for an insert.
     #[inline(always)]
-    fn leaf_to_change(&mut self, key: &Words<W>) -> u32 {
+    fn leaf_to_insert(&mut self, key: &Words<W>) -> u32 {
         if let Some(latest) = self.latest.as_ref().filter(|latest| latest.has(key)) {
             return latest.leaf;
         }
@@ -146,7 +145,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     /// Adds an entry; false, and nothing done, when the key is there.
     #[inline]
     pub fn insert(&mut self, key: &Words<W>, handle: Handle) -> bool {
-        let id = self.leaf_to_change(key);
+        let id = self.leaf_to_insert(key);
         let leaf = &mut self.leaves[id];
         let slot = leaf.lower_bound(key);
         if leaf.keys().get(slot) == Some(key) {
@@ -164,7 +163,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     /// Points the entry (`key`, `old`) to `new`; false when there is none.
     #[inline]
     pub fn replace(&mut self, key: &Words<W>, old: Handle, new: Handle) -> bool {
-        let id = self.leaf_to_change(key);
+        let id = self.leaf_of(key);
         let leaf = &mut self.leaves[id];
         match leaf.position(key) {
             Some(slot) if leaf.values()[slot] == old => {
@@ -332,7 +331,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
             && (self.leaf_of(&latest.low) != latest.leaf
                 || latest.high.is_some_and(|high| self.leaf_of(&high) == latest.leaf))
         {
-            return Err(format!("the latest change went to another leaf: {latest:x?}"));
+            return Err(format!("the latest insert went to another leaf: {latest:x?}"));
         }
         // The nodes of a level in key order, each with its lowest key and the one that it must not reach.
         let mut level = vec![(self.root, [0; W], None)];

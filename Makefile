@@ -35,7 +35,7 @@ WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $
 # What FIG asks for: `all`, or names as the targets have them; one that does not exist is left for the runner to refuse.
 PLANNED = $(if $(filter all,$(FIG)),$(EXISTING),$(foreach name,$(subst $(COMMA), ,$(FIG)),$(or $(call EXPERIMENTS_OF,$(name)),$(name))))
 
-.PHONY: help doctor setup python provision lock build smoke test lint plan $(FIGURES) all figures claims report compare publish notebooks status retry stop bench clean
+.PHONY: help doctor setup python provision lock build compile smoke test lint plan $(FIGURES) all figures claims report compare publish notebooks status retry stop bench clean
 
 help: ## List the targets and variables
 	@missing='$(strip $(foreach name,$(FIGURES),$(if $(call EXPERIMENTS_OF,$(name)),,$(name))))'
@@ -73,6 +73,10 @@ lock: ## Make requirements.lock anew from requirements.in
 	@setup/bootstrap.sh --lock
 
 build: setup ## Build the engine and the drivers
+	@$(MAKE) compile
+
+# Needs of the set-up the toolchain alone.
+compile:
 	@$(CARGO) build --release --locked --workspace --exclude anticache-bench
 
 smoke: override SCALE := smoke
@@ -85,7 +89,8 @@ test: build ## Run every test: Rust, Python, end to end on the real servers, not
 	if [ "$$(id -u)" -eq 0 ] && ! (for tool in sshd nft mkfs.xfs ip ssh; do PATH="$$PATH:/usr/sbin:/sbin" command -v $$tool || exit 1; done) >/dev/null; then
 	  ANSIBLE_CONFIG=ansible/ansible.cfg .venv/bin/ansible-playbook --inventory ansible/inventories/local ansible/tests.yml
 	fi
-	$(CARGO) test --locked --workspace
+	# Many wait for a server, a disk or a clock, so two run on each CPU.
+	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --locked --workspace
 	.venv/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## Check formatting, lints and types of Rust, Python, YAML and Ansible

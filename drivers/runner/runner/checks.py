@@ -18,7 +18,7 @@ import pandas as pd
 from runner import stats
 from runner.axes import AXES
 from runner.predicates import Endpoints, Linear, Monotone, Ratio, RatioOrder, Selector, Simple, Value, WithinPercent
-from runner.sample import Sample, compared, sample
+from runner.sample import SAMPLED, Sample, compared, sample
 from runner.stats import Estimate
 
 Bound = Literal["", "lower", "upper", "none"]
@@ -57,7 +57,8 @@ class Check:
 
 def checks(predicate: Simple, table: pd.DataFrame) -> list[Check]:
     """Evaluate a predicate; raises NotMeasuredError when the table has nothing planned that it could be judged by."""
-    rows = table[table["experiment"] == predicate.experiment]
+    rows = _narrowed(table, predicate)
+    rows = rows[rows["experiment"] == predicate.experiment]
     if rows.empty:
         raise NotMeasuredError(f"no trials of {predicate.experiment} in this run")
     if predicate.metric not in rows:
@@ -67,6 +68,20 @@ def checks(predicate: Simple, table: pd.DataFrame) -> list[Check]:
     if not found:
         raise NotMeasuredError("none of the cells that the claim speaks of is planned in this run")
     return found
+
+
+def _narrowed(table: pd.DataFrame, predicate: Simple) -> pd.DataFrame:
+    """Leave out the columns that neither the predicate names nor `sample` looks at.
+
+    Rows are chosen hundreds of times for a verdict, and pandas copies each of the hundred columns on its own.
+    """
+    named = {"experiment", *SAMPLED, *chain.from_iterable(_names(value) for _, value in predicate)}
+    return table[[column for column in table if column in named]]
+
+
+def _names(value: Any) -> Iterable[str]:
+    """Return what may be names of columns in a predicate's field: a text, a list of texts, or a selector's keys."""
+    return [value] if isinstance(value, str) else value if isinstance(value, list | dict) else []
 
 
 def shown(value: Any) -> str:

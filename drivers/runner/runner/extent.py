@@ -32,9 +32,8 @@ def left_out(predicate: Simple, table: pd.DataFrame, cells: Cells) -> str:
     if predicate.experiment not in cells:
         return ""
     named = _named(predicate, cells[predicate.experiment])
-    rows = table[table["experiment"] == predicate.experiment]
     axes = list(named.columns)
-    planned = set(_coordinates(rows, axes))
+    planned = set(_coordinates(table[axes][table["experiment"] == predicate.experiment], axes))
     gone = named[[cell not in planned for cell in _coordinates(named, axes)]]
     if gone.empty:
         return ""

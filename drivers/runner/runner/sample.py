@@ -15,6 +15,9 @@ CLIENT_SATURATED = "client_saturated"
 """The flag of a trial whose terminals were the bottleneck: invalid, but its throughput is a lower bound."""
 THROUGHPUT: Final = "throughput_txn_s"
 
+SAMPLED: Final = ("trial_hash", "status", "reason", "flags", "machine")
+"""What a sample is made of, besides its metric."""
+
 
 @dataclass
 class Sample:

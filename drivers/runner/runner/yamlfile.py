@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import functools
 import typing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,6 +104,13 @@ def read(path: Path) -> Document:
         raise InputError(missing_file(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{shown(path)}: cannot be read: {error}") from None
+    data, lines = _parsed(path, text)
+    return Document(path, copy.deepcopy(data), lines)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: Path, text: str) -> tuple[Any, dict[Location, int]]:
+    """Return the plain values and their lines; kept, because each of a dozen experiments reads the scales."""
     parser = YAML(typ="rt")
     try:
         tree = parser.load(text)
@@ -117,7 +126,7 @@ def read(path: Path) -> Document:
     if not isinstance(tree, CommentedMap):
         raise InputError(f"{shown(path)}:1: expected a mapping of keys, found {describe(tree)}")
     lines: dict[Location, int] = {(): 1}
-    return Document(path, _plain(tree, (), lines), lines)
+    return _plain(tree, (), lines), lines
 
 
 def missing_file(path: Path) -> str:

@@ -3,7 +3,7 @@
 use super::{EVICTED_BIT, Places, Refused, Table, side_by_side};
 use crate::anticache::evicted_table::{EvictedId, Location};
 use crate::catalog::key::KeyBuf;
-use crate::storage::index::{Columns, reference};
+use crate::storage::index::{Columns, Index, reference};
 use crate::storage::meter::MemoryMeter;
 use crate::storage::tuples::TupleId;
 
@@ -27,6 +27,13 @@ impl Table {
         }
         self.account(meter);
         evicted_id
+    }
+
+    /// Brings near where the first index has its entry of a tuple; of an id that carries none, nothing.
+    pub fn prefetch_entry(&self, id: TupleId) {
+        if let (Some(Index::Hash(index)), true) = (self.indexes.first(), self.tuples.is_live(id)) {
+            index.prefetch(self.places().columns(id).hash(&self.def.indexes[0]));
+        }
     }
 
     /// Puts the indexed columns, as the Evicted Table keeps them, in place of what is in `image`.

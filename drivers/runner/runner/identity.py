@@ -29,8 +29,9 @@ SHAPING_MODULES = (
     "plan",
     "sweep",
 )
-# A change of these can change a measured number; a change elsewhere (documents, notebooks, tests, tables) cannot, so
-# it does not end a run that could be continued. Inventories are told apart by their own content, see `Key`.
+# A change of these can change a measured number; a change elsewhere (documents, notebooks, tests, tables) cannot, nor
+# one of the documents and tests among them, so it does not end a run that could be continued. Inventories are told
+# apart by their own content, see `Key`.
 SHAPING_PATHS = (
     "ansible",
     "anticache-engine",
@@ -42,6 +43,9 @@ SHAPING_PATHS = (
     "workloads/schemas",
     *(f"drivers/runner/runner/{name}.py" for name in SHAPING_MODULES),
     ":(exclude)ansible/inventories",
+    ":(exclude,glob)**/tests/**",
+    ":(exclude,glob)**/tests.rs",
+    ":(exclude,glob)**/*.md",
 )
 DIGITS = 16
 UNKNOWN = "unknown"

@@ -71,6 +71,7 @@ def test_the_real_checkout_has_every_part() -> None:
     for name in ("ansible/deploy.yml", "drivers/loadgen/src/main.rs", "Cargo.lock", "drivers/runner/runner/sweep.py"):
         assert name in files
     assert not [name for name in files if name.startswith("ansible/inventories")], "told apart by their own content"
+    assert not [name for name in files if name.endswith((".md", "tests.rs")) or "/tests/" in name], "never measured"
 
 
 def test_an_inventory_is_its_content(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 //! Memory-resident storage of a partition: tuples, variable-length data, indexes, undo log, and the accounting of what they occupy.
 
+pub mod backing;
 pub mod hash_index;
 pub mod index;
 pub mod meter;

@@ -14,7 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 /// The first bytes of a region are backed by small pages, what lies behind asks for transparent huge pages: small tables waste nothing on
 /// them, large ones have the processor translate their addresses quickly.
 const SMALL_PAGES_BYTES: usize = 4 << 20;
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes of a transparent huge page.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Growth within the small pages is accounted page by page.
 const GROWTH_STEP_BYTES: usize = 4 << 10;
 

@@ -20,7 +20,8 @@
 use std::io;
 use std::ops::Range;
 
-use super::region::{Region, backed_bytes, prefetch};
+use super::backing::Backer;
+use super::region::{HUGE_PAGE_BYTES, Region, backed_bytes, prefetch};
 
 /// Position of a tuple in its table's memory.
 pub type TupleId = u32;
@@ -34,6 +35,9 @@ const MAX_SLOTS: usize = (1 << 31) - 1;
 const FLAGS_BYTES: usize = 1;
 /// Bytes of a tuple's two 4-byte chain ids (paper, Fig. 4).
 const LINKS_BYTES: usize = 8;
+
+/// Most bytes that are backed ahead of the slots in use.
+const MOST_AHEAD_BYTES: usize = 64 << 20;
 
 /// Tuple flags.
 pub mod flag {
@@ -79,6 +83,8 @@ pub struct TupleMemory {
     /// No chunk before this one has a free slot.
     first_candidate: usize,
     live: u64,
+    /// Bytes of `slots` that [`TupleMemory::back_ahead`] has asked for, from the beginning.
+    backed_ahead_bytes: usize,
 }
 
 impl TupleMemory {
@@ -101,6 +107,7 @@ impl TupleMemory {
             slot_count: 0,
             first_candidate: 0,
             live: 0,
+            backed_ahead_bytes: 0,
         })
     }
 
@@ -146,6 +153,28 @@ impl TupleMemory {
         self.slot_count += self.slots_per_chunk;
         self.chunks.push(Chunk { touched: 0, free_head: NO_TUPLE, free: self.slots_per_chunk });
         true
+    }
+
+    /// Has the memory of the next slots backed while those before are filled: half as much as there is, but not more than `free_bytes`. It counts when
+    /// it is used, and [`TupleMemory::release_ahead`] gives back what never was.
+    pub fn back_ahead(&mut self, backer: &mut Backer, free_bytes: u64) {
+        let used_bytes = self.slot_count as usize * self.stride_bytes;
+        let ahead_bytes = (used_bytes / 2).min(MOST_AHEAD_BYTES).min(free_bytes as usize);
+        let end = (used_bytes + ahead_bytes).min(self.slots.reserved_bytes()) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        let start = self.backed_ahead_bytes.max(used_bytes.next_multiple_of(HUGE_PAGE_BYTES));
+        if end > start {
+            backer.back(&self.slots, start, end - start);
+            self.backed_ahead_bytes = end;
+        }
+    }
+
+    /// Gives back what was backed and is not used, when nothing backs any more.
+    pub fn release_ahead(&mut self) {
+        let used_bytes = backed_bytes(self.slot_count as usize * self.stride_bytes);
+        let ahead_bytes = std::mem::take(&mut self.backed_ahead_bytes).saturating_sub(used_bytes);
+        if ahead_bytes > 0 {
+            self.slots.release(used_bytes, ahead_bytes);
+        }
     }
 
     /// The ids of the last chunk's slots that hold tuples, for a caller that wants to move them away.
@@ -379,6 +408,27 @@ mod tests {
         assert_eq!(memory.slot_count, 128);
         assert_eq!(memory.free_slots(), 2);
         assert!(!memory.is_live(200));
+    }
+
+    #[test]
+    fn what_was_backed_ahead_and_not_used_is_given_back() {
+        let mut memory = TupleMemory::new(1000, 1 << 20, 256 << 20).unwrap();
+        let mut backer = Backer::default();
+        for _ in 0..40 {
+            memory.add_chunk();
+            memory.back_ahead(&mut backer, u64::MAX);
+        }
+        drop(backer);
+        let used_bytes = backed_bytes(memory.slot_count as usize * memory.stride_bytes);
+        let ahead_bytes = memory.slots.resident_bytes();
+        assert!(ahead_bytes > used_bytes + used_bytes / 4, "{ahead_bytes} of {used_bytes}");
+        memory.release_ahead();
+        assert!(memory.slots.resident_bytes() <= used_bytes);
+        let mut backer = Backer::default();
+        memory.add_chunk();
+        memory.back_ahead(&mut backer, 0);
+        drop(backer);
+        assert!(memory.slots.resident_bytes() <= used_bytes, "there is no more memory to take");
     }
 
     #[test]

@@ -121,7 +121,7 @@ fn recovery(
         let config = logged.config.clone();
         drop(logged);
         let disk = scratch.as_ref().map(|disk| disk.sequential_bytes_per_s(Duration::from_secs(1))).transpose()?;
-        logged = Database::open(config, wire)?;
+        logged = harness::unbound(|| Database::open(config, wire))?;
         let counters = logged.driver.partition.counters();
         let seconds = counters.recovery_us as f64 / 1e6;
         let bytes = (counters.recovered_snapshot_bytes + counters.recovered_log_bytes) as f64;

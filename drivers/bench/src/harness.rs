@@ -1,6 +1,7 @@
 //! What the benchmarks share: YCSB's requests, medians and percentiles, CPUs, and the report.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anticache_engine::net::frame::write_request;
 use anticache_engine::partition::ReplySink;
@@ -9,6 +10,7 @@ use rand::RngExt;
 use rand_distr::{Distribution, Zipf};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Requests that are run together, as a server does with what a connection sent.
 pub const BATCH: usize = 64;
@@ -69,23 +71,40 @@ pub fn ratio(values: &[f64], peer: &[f64]) -> f64 {
     median(&values.iter().zip(peer).map(|(value, peer)| value / peer).collect::<Vec<_>>())
 }
 
+/// The CPUs that this process was given.
+fn given_cpus() -> CpuSet {
+    static GIVEN: OnceLock<CpuSet> = OnceLock::new();
+    *GIVEN.get_or_init(|| sched_getaffinity(None).unwrap_or_default())
+}
+
 /// Binds this thread, and those that it starts, to a CPU.
 pub fn bind(cpu: usize) {
-    let mut set = rustix::thread::CpuSet::new();
+    given_cpus();
+    let mut set = CpuSet::new();
     set.set(cpu);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+    if let Err(error) = sched_setaffinity(None, &set) {
         eprintln!("warning: not bound to one CPU ({error}): expect noise");
     }
 }
 
 /// The last CPU.
 pub fn last_cpu() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get) - 1
+    let given = given_cpus();
+    (0..CpuSet::MAX_CPU).rev().find(|&cpu| given.is_set(cpu)).unwrap_or_default()
 }
 
 /// Binds this thread to the last CPU.
 pub fn bind_to_last() {
     bind(last_cpu());
+}
+
+/// Does something on all CPUs, as a server does what comes before its threads, and goes on where it was bound.
+pub fn unbound<R>(work: impl FnOnce() -> R) -> R {
+    let bound = sched_getaffinity(None);
+    let _ = sched_setaffinity(None, &given_cpus());
+    let result = work();
+    let _ = bound.and_then(|bound| sched_setaffinity(None, &bound));
+    result
 }
 
 /// Seconds that the processor has worked for this thread.

@@ -15,6 +15,7 @@ use crate::durability::snapshot::format::{Beginning, Damage, ExtentView, Kind, O
 use crate::durability::snapshot::reader::SnapshotReader;
 use crate::error::{RecoveryError, StartError};
 use crate::partition::Partition;
+use crate::storage::backing::Backer;
 use crate::storage::table::capture::Item;
 use crate::storage::table::{Refused, Table};
 
@@ -75,7 +76,9 @@ impl Loader {
             let begun = table.begin_restore(entries as usize, &mut self.partition.meter);
             begun.map_err(|problem| RecoveryError::Load { partition: id, problem })?;
         }
+        let mut backer = Backer::default();
         loop {
+            self.back_ahead(&mut backer);
             let extent = reader.next_extent()?;
             let (kind, entered) = (extent.kind, self.enter(&extent));
             match entered {
@@ -85,6 +88,8 @@ impl Loader {
                 Err(Refusal::Error(error)) => return Err(error),
             }
         }
+        drop(backer);
+        self.partition.tables.iter_mut().for_each(|table| table.tuples_mut().release_ahead());
         if !reader.is_at_end() {
             let damage = Damage { expected: "the end of the file".to_owned(), found: "more behind it".to_owned() };
             return Err(reader.damaged(damage));
@@ -95,6 +100,14 @@ impl Loader {
                 Ok(partition)
             }
             Err(damage) => Err(reader.damaged(damage)),
+        }
+    }
+
+    fn back_ahead(&mut self, backer: &mut Backer) {
+        let meter = &self.partition.meter;
+        let free_bytes = meter.budget_bytes().saturating_sub(meter.used_bytes());
+        for table in &mut self.partition.tables {
+            table.tuples_mut().back_ahead(backer, free_bytes);
         }
     }
 

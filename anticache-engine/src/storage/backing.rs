@@ -12,7 +12,7 @@ use rustix::mm::{Advice, madvise};
 
 use super::region::Region;
 
-/// What is backed in one call: a panic or an end waits for no more than that.
+/// What is backed in one call: a huge page, so that calls that change the address space meanwhile wait for no more than that.
 const STEP_BYTES: usize = 2 << 20;
 
 /// An address and a number of bytes.

@@ -106,6 +106,8 @@ impl Loader {
     fn back_ahead(&mut self, backer: &mut Backer) {
         let meter = &self.partition.meter;
         let free_bytes = meter.budget_bytes().saturating_sub(meter.used_bytes());
+        // Together they must not take more than there is.
+        let free_bytes = free_bytes / self.partition.tables.len().max(1) as u64;
         for table in &mut self.partition.tables {
             table.tuples_mut().back_ahead(backer, free_bytes);
         }

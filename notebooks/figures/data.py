@@ -69,6 +69,8 @@ class Point:
     flagged: bool
     lower_bound: bool
     trouble: str
+    machines: frozenset[str] = frozenset()
+    """The hardware that measured it."""
 
 
 def point(cell: pd.DataFrame, at: float, metric: str = THROUGHPUT) -> Point:
@@ -82,6 +84,7 @@ def point(cell: pd.DataFrame, at: float, metric: str = THROUGHPUT) -> Point:
         flagged=bool((used["flags"] != "").any()),
         lower_bound=found.lower_bound,
         trouble=found.missing,
+        machines=found.machines,
     )
 
 

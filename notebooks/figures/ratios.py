@@ -33,13 +33,14 @@ def divided(top: Point, bottom: Point) -> str:
     """Write the ratio of two means with its interval.
 
     Of trials with saturated terminals it is a bound: ≥ when those of the numerator were held back, ≤ when those of the
-    denominator were. Ratios with a flagged trial are marked.
+    denominator were. Ratios with a flagged trial are marked, and those of means that different hardware measured.
     """
     if not top.values or not bottom.values or bottom.estimate is None or bottom.estimate.value == 0:
         return NOT_MEASURED
     bounds = {(False, False): "", (True, False): "lower", (False, True): "upper", (True, True): "none"}
     lead = BOUNDS[bounds[top.lower_bound, bottom.lower_bound]]
-    return lead + _with_interval(stats.ratio(top.values, bottom.values)) + _flagged(top, bottom)
+    apart = " (different machines)" if top.machines != bottom.machines else ""
+    return lead + _with_interval(stats.ratio(top.values, bottom.values)) + _flagged(top, bottom) + apart
 
 
 def against(

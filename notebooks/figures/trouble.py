@@ -1,20 +1,24 @@
-"""What a figure says about itself: trials that are missing, invalid or flagged, and systems that were left out."""
+"""What a figure says about itself: trials that are missing, invalid or flagged, systems left out, unlike machines."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pandas as pd
 
 from figures.style import SYSTEMS
 from runner import context, workload
+from runner.axes import AXES, written
 from runner.errors import InputError
+from runner.machine import without_kernel
 
 
 def note(table: pd.DataFrame) -> str:
     """Say which of the table's trials are missing, invalid or flagged; empty where all are valid and without a flag.
 
-    Also which systems of the experiment's grid the table does not have at all: a legend lists only those it has.
+    Also which systems of the experiment's grid the table does not have at all: a legend lists only those it has; and
+    which hardware measured what, where it is not the same for all.
     """
     status, flags = table["status"], table["flags"]
     groups = (
@@ -28,7 +32,31 @@ def note(table: pd.DataFrame) -> str:
     absent = systems_left_out(table)
     if absent:
         sentences.append(f"Not in this run: {'; '.join(_label(system) for system in absent)}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *machines(table)])
+
+
+def machines(table: pd.DataFrame) -> list[str]:
+    """Return a sentence that says which hardware measured which trials; none where it is the same for all.
+
+    Where the values of one axis tell the trials of each machine, it names them: all that lies at one value is comparable.
+    """
+    measured = table[table["machine"].fillna("") != ""] if "machine" in table else table.iloc[:0]
+    hardware = measured["machine"].map(without_kernel) if len(measured) else pd.Series(dtype=str)
+    kinds = list(dict.fromkeys(hardware))
+    if len(kinds) < 2:  # noqa: PLR2004
+        return []
+    axis = next((a.name for a in AXES if a.name in measured and _tells(measured[a.name], hardware)), "")
+    parts = []
+    for kind in kinds:
+        rows = measured[hardware == kind]
+        values = ", ".join(written(value) for value in dict.fromkeys(rows[axis])) if axis else ""
+        parts.append(f"{len(rows)} on {kind}" + (f" ({axis.replace('_', ' ')} {values})" if axis else ""))
+    return [f"Measured on different machines: {'; '.join(parts)}."]
+
+
+def _tells(values: pd.Series[Any], hardware: pd.Series[str]) -> bool:
+    """Tell whether each value of an axis was measured on one kind of hardware."""
+    return bool(values.notna().all() and (hardware.groupby(values).nunique() == 1).all())
 
 
 def systems_left_out(table: pd.DataFrame) -> list[str]:

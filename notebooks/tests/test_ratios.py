@@ -87,6 +87,16 @@ def test_bounds_flags_and_what_is_not_there() -> None:
     assert set(without["mysql"]) == set(without["anticache-alru / mysql"]) == {"not measured"}
 
 
+def test_a_ratio_of_different_machines_says_so() -> None:
+    table = trials(machine="a CPU, kernel 6.1")
+    table.loc[table["system"] == "anticache-alru", "machine"] = "a CPU, kernel 6.2"
+    other = (table["system"] == "mysql") & (table["skew"] == 0.5)
+    table.loc[other, "machine"] = "another CPU, kernel 6.1"
+    high, low = (row["anticache-alru / mysql"] for _, row in ratios.against(table, "mysql").iterrows())
+    assert "different" not in high
+    assert low.endswith("] (different machines)")
+
+
 def test_one_trial_and_a_mean_of_zero() -> None:
     table = trials()
     once = table[table["trial_hash"].str.endswith("0")]

@@ -76,6 +76,22 @@ def test_a_system_that_is_not_there_is_named(recorded: dict[str, pd.DataFrame]) 
         assert _note(DRAWN[name](table[table["system"] != "mysql-memcached"])) == "Not in this run: MySQL + Memcached."
 
 
+def test_unlike_machines_are_named_with_what_each_measured(recorded: dict[str, pd.DataFrame]) -> None:
+    table = recorded["fig06"].assign(machine="a CPU, 2 cores, 8 GiB, kernel 6.1")
+    assert _note(fig06.draw(table.assign(machine=table["mix"].map("a CPU, kernel {}".format)))) == "", "kernels differ"
+    one = table["mix"] == "read-only"
+    table.loc[~one, "machine"] = "another CPU, 2 cores, 8 GiB, kernel 6.1"
+    both = f"{one.sum()} on a CPU, 2 cores, 8 GiB", f"{(~one).sum()} on another CPU, 2 cores, 8 GiB"
+    assert _note(fig06.draw(table)) == (
+        f"Measured on different machines: {both[0]} (mix read-only); {both[1]} (mix read-heavy, write-heavy)."
+    )
+    table.loc[table["skew"] == 1.5, "machine"] = "another CPU, 2 cores, 8 GiB, kernel 6.1"
+    assert "8 GiB; " in _note(fig06.draw(table)), "no axis tells them apart"
+    _spoil(table, table["mix"] == "read-only", "planned", "not run yet")
+    table.loc[table["mix"] == "read-only", "machine"] = ""
+    assert "different machines" not in _note(fig06.draw(table)), "what was not measured has no machine"
+
+
 def test_a_figure_without_any_measurement_is_drawn(drawing: tuple[str, pd.DataFrame]) -> None:
     name, table = drawing
     _spoil(table, table.index, "failed", "the power went")

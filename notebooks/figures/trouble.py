@@ -38,11 +38,11 @@ def note(table: pd.DataFrame) -> str:
 def machines(table: pd.DataFrame) -> list[str]:
     """Return a sentence that says which hardware measured which trials; none where it is the same for all.
 
-    Where the values of one axis tell the trials of each machine, it names them: all that lies at one value is comparable.
+    Where the values of one axis tell the trials of each machine, it names them: what lies at one value is comparable.
     """
     measured = table[table["machine"].fillna("") != ""] if "machine" in table else table.iloc[:0]
     hardware = measured["machine"].map(without_kernel) if len(measured) else pd.Series(dtype=str)
-    kinds = list(dict.fromkeys(hardware))
+    kinds = sorted(set(hardware))
     if len(kinds) < 2:  # noqa: PLR2004
         return []
     axis = next((a.name for a in AXES if a.name in measured and _tells(measured[a.name], hardware)), "")

@@ -15,8 +15,8 @@ from runner.systems import WITHOUT_EVICTION
 def ideal_misses(records: int, data_memory_ratio: float, skew: float) -> float:
     """Return the share of accesses that miss when memory always holds the hottest ``records / data_memory_ratio`` rows.
 
-    The accesses are independent draws from the Zipf distribution with exponent `skew`: no replacement strategy that does
-    not know the future does better. What a system keeps beside the rows lets it keep fewer of them.
+    The accesses are independent draws from the Zipf distribution with exponent `skew`: no replacement strategy
+    that does not know the future does better. What a system keeps beside the rows lets it keep fewer of them.
     """
     weights = np.arange(1, records + 1, dtype=np.float64) ** -skew
     kept = int(records / data_memory_ratio)
@@ -30,11 +30,13 @@ def asked(table: pd.DataFrame, mix: str = "read-only") -> pd.DataFrame:
     emulated disk saw from the warm-up on; without writes all of them are reads. Throughput is the quotient of the two.
     """
     usable = [is_usable(status, flags) for status, flags in zip(table["status"], table["flags"], strict=True)]
-    counted = table[usable & (table["mix"] == mix) & (table["data_memory_ratio"] > 1) & table["disk_operations"].notna()]
+    found = table[pd.Series(usable, index=table.index, dtype=bool) & table["disk_operations"].notna()]
+    counted = found[(found["mix"] == mix) & (found["data_memory_ratio"] > 1)]
     present = [s for s in SYSTEMS if s != WITHOUT_EVICTION and (counted["system"] == s).any()]
     columns = [f"{SYSTEMS[system].label}: {what}" for system in present for what in ("per 1000 txn", "per s")]
     rows = []
-    for (ratio, skew), cell in counted.groupby(["data_memory_ratio", "skew"]):
+    for _, cell in counted.groupby(["data_memory_ratio", "skew"]):
+        ratio, skew = (float(cell[axis].iloc[0]) for axis in ("data_memory_ratio", "skew"))
         row: dict[str, object] = {"data/memory": f"{ratio:g}x", "skew": written(skew)}
         row["ideal misses"] = number(1000 * ideal_misses(int(cell["records"].iloc[0]), ratio, skew))
         for system in present:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from figures import disk
+from figures import disk, ratios
 
 
-def trials(**more: object) -> pd.DataFrame:
+def trials(**more: Any) -> pd.DataFrame:
     """Two systems at two skews and 2x, and one cell in memory."""
     rows = [
         {
@@ -48,7 +50,7 @@ def test_operations_for_a_transaction_and_in_a_second() -> None:
     assert set(frame["MySQL: per 1000 txn"]) == {"200"}
     assert set(frame["anti-caching, aLRU: per s"]) == {"100"}
     assert set(frame["anti-caching, aLRU: per 1000 txn"]) == {"50"}
-    assert frame["ideal misses"].iloc[1] == disk.number(1000 * disk.ideal_misses(1000, 2, 0.5))
+    assert frame["ideal misses"].iloc[1] == ratios.number(1000 * disk.ideal_misses(1000, 2, 0.5))
 
 
 def test_what_cannot_be_said() -> None:

@@ -13,6 +13,23 @@ fn send(daemon: i32, signal: Signal) {
     kill_process(Pid::from_raw(daemon).expect("a process id"), signal).expect("the daemon gets the signal");
 }
 
+/// Stops the daemon. A signal returns before it acts: on a busy machine a thread of the daemon could still serve a
+/// request, so this waits until the kernel shows every thread as stopped.
+fn freeze(daemon: i32) {
+    send(daemon, Signal::STOP);
+    let stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.expect("a thread").path().join("stat")).expect("a thread's state");
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    };
+    for _ in 0..1000 {
+        if std::fs::read_dir(format!("/proc/{daemon}/task")).expect("the daemon's threads").all(stopped) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the daemon (process {daemon}) still runs 10 s after SIGSTOP");
+}
+
 fn wait_for_death(disk: &TestDisk) {
     for _ in 0..1000 {
         if run(&["status", &disk.dir()]).contains("died") {
@@ -59,7 +76,7 @@ fn a_frozen_daemon_is_noticed_and_removed() {
     let device = disk.mount_raw();
     let daemon = disk.daemon();
     let file = open_direct(&device);
-    send(daemon, Signal::STOP);
+    freeze(daemon);
     let reader = std::thread::spawn(move || {
         let mut buffer = spindle::daemon::buffer::Buffer::take(4096);
         file.read_at(&mut buffer, 0)
@@ -81,7 +98,7 @@ fn a_frozen_file_system_is_removed() {
     let Some(disk) = TestDisk::new("hdd-7200", "256MiB") else { return };
     let at = disk.mount(&[]);
     std::fs::write(at.join("dirty"), vec![1; 1 << 20]).expect("a write");
-    send(disk.daemon(), Signal::STOP);
+    freeze(disk.daemon());
     run(&["unmount", &disk.dir()]);
     disk.assert_gone();
 }

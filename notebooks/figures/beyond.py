@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from IPython.display import display
 from matplotlib.figure import Figure
 
-from figures import data, parts, sweeps
+from figures import data, parts, ratios, sweeps
 from figures.style import SYSTEMS
 from figures.sweeps import Panel
 
@@ -20,6 +21,9 @@ HIT_QUALITY = [
     Panel("transactions that met evicted tuples", metric="restarted_share"),
     Panel("fetches", metric="fetched_blocks_per_1000_txn"),
 ]
+CELL = ["mix", "skew", "data_memory_ratio", "system"]
+BESIDE = {"beyond-log": "fig06"}
+"""Experiments that repeat cells of another one with a setting that is no axis: both are shown."""
 
 
 def show(directory: Path, name: str) -> pd.DataFrame | None:
@@ -27,9 +31,9 @@ def show(directory: Path, name: str) -> pd.DataFrame | None:
 
     Of an experiment that the run does not have only that is said.
     """
-    draw, varied = ABLATIONS[name]
+    draw, tabulate = ABLATIONS[name]
     table = picture(directory, name, draw)
-    return None if table is None else sweeps.numbers(table, **varied)
+    return None if table is None else tabulate(table)
 
 
 def picture(directory: Path, name: str, draw: Callable[[pd.DataFrame], Figure]) -> pd.DataFrame | None:
@@ -46,11 +50,17 @@ def picture(directory: Path, name: str, draw: Callable[[pd.DataFrame], Figure]) 
 
 
 def trials(name: str, run: Path) -> pd.DataFrame:
-    """Return the trials of an experiment; an empty table where the run has none."""
+    """Return the trials of an experiment, with those that it is held against; an empty table where the run has none."""
     try:
-        return data.trials(name, run)
+        table = data.trials(name, run)
+        beside = data.trials(BESIDE[name], run) if name in BESIDE else pd.DataFrame()
     except data.NoRunError:
         return pd.DataFrame()
+    if beside.empty:
+        return table
+    cells = pd.MultiIndex.from_frame(table[CELL])
+    same = pd.MultiIndex.from_frame(beside[CELL]).isin(cells)
+    return pd.concat([beside[same], table], ignore_index=True)
 
 
 def alpha(table: pd.DataFrame) -> Figure:
@@ -82,8 +92,14 @@ def keys(table: pd.DataFrame) -> Figure:
 
 
 def fetch(table: pd.DataFrame) -> Figure:
-    """Draw throughput and bytes read by skew, for whole blocks and for sectors."""
-    panels = [Panel("throughput"), Panel("read from disk", metric="fetched_bytes_per_txn", log=True)]
+    """Draw throughput and bytes read by skew, for whole blocks and for sectors; a row for each data/memory ratio."""
+    panels = []
+    for ratio in sorted(float(ratio) for ratio in table["data_memory_ratio"].unique()):
+        where = (("data_memory_ratio", ratio),)
+        panels += [
+            Panel(f"throughput, {ratio:g}x", where=where),
+            Panel(f"read from disk, {ratio:g}x", metric="fetched_bytes_per_txn", where=where, log=True),
+        ]
     return sweeps.draw(table, panels, series="fetch")
 
 
@@ -93,13 +109,74 @@ def disk(table: pd.DataFrame) -> Figure:
     return sweeps.draw(table, panels, series="disk_profile", columns=len(panels))
 
 
-ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], dict[str, Any]]] = {
-    "beyond-alpha": (alpha, {"series": "skew", "x": "lru_sample_rate"}),
-    "beyond-holes": (holes, {"series": "skew", "x": "hole_threshold"}),
-    "beyond-eviction": (eviction, {"series": "eviction_blocks", "x": "eviction_check_interval_us"}),
-    "beyond-tables": (tables, {"series": "evict_from", "x": "data_memory_ratio"}),
-    "beyond-keys": (keys, {"series": "key_order"}),
-    "beyond-fetch": (fetch, {"series": "fetch"}),
-    "beyond-disk": (disk, {"series": "disk_profile"}),
+def gain(table: pd.DataFrame) -> Figure:
+    """Draw throughput by disk, a panel for each order of keys, a line for each system."""
+    orders = sorted(table["key_order"].dropna().unique())
+    panels = [Panel(f"{order} keys", where=(("key_order", order),), log=True) for order in orders]
+    return sweeps.draw(table, panels, series="system", x="disk_profile", columns=max(len(panels), 1))
+
+
+def gains(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what MySQL measured in each cell, and anti-caching's ratio to it: on the same disk, and on the slowest.
+
+    The latter is the gain of a system that alone has the faster disk: as when the page cache serves its blocks.
+    """
+    profiles, orders = (sweeps.in_order(column, table[column]) for column in ("disk_profile", "key_order"))
+    rows = []
+    for profile, order in itertools.product(profiles, orders):
+        mysql, alru = (_point(table, system, profile, order) for system in ("mysql", "anticache-alru"))
+        of_slowest = _point(table, "mysql", profiles[0], order)
+        rows.append(
+            {
+                "disk": profile,
+                "keys": order,
+                SYSTEMS["mysql"].label: ratios.figure(mysql),
+                SYSTEMS["anticache-alru"].label: ratios.figure(alru),
+                "aLRU / MySQL": ratios.divided(alru, mysql),
+                f"aLRU / MySQL on {profiles[0]}": ratios.divided(alru, of_slowest),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def log(table: pd.DataFrame) -> Figure:
+    """Draw throughput by skew, a row of panels for each mix, a panel for each system, a line for each durability."""
+    present = [system for system in SYSTEMS if (table["system"] == system).any()]
+    panels = [
+        Panel(f"{SYSTEMS[system].label}, {mix}", where=(("system", system), ("mix", mix)))
+        for mix in sorted(table["mix"].unique())
+        for system in present
+    ]
+    return sweeps.draw(table, panels, series="durability", columns=len(present))
+
+
+def logs(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what MySQL measured in each cell and the other systems' ratios to it, with and without waiting."""
+    parts_of = [
+        sweeps.against(table[table["durability"] == value], "mysql", series="system").assign(
+            log=sweeps.label("durability", value, table)
+        )
+        for value in sorted(table["durability"].unique())
+    ]
+    whole = pd.concat(parts_of, ignore_index=True)
+    first = [name for name in ("log", "mix", "skew") if name in whole]
+    return whole[[*first, *(name for name in whole if name not in first)]].fillna(ratios.NOT_MEASURED)
+
+
+def _point(table: pd.DataFrame, system: str, profile: str, order: str) -> data.Point:
+    chosen = (table["system"] == system) & (table["disk_profile"] == profile) & (table["key_order"] == order)
+    return data.point(table[chosen], 0.0)
+
+
+ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFrame], pd.DataFrame]]] = {
+    "beyond-alpha": (alpha, partial(sweeps.numbers, series="skew", x="lru_sample_rate")),
+    "beyond-holes": (holes, partial(sweeps.numbers, series="skew", x="hole_threshold")),
+    "beyond-eviction": (eviction, partial(sweeps.numbers, series="eviction_blocks", x="eviction_check_interval_us")),
+    "beyond-tables": (tables, partial(sweeps.numbers, series="evict_from", x="data_memory_ratio")),
+    "beyond-keys": (keys, partial(sweeps.against, base="clustered", series="key_order")),
+    "beyond-fetch": (fetch, partial(sweeps.against, base="block", series="fetch")),
+    "beyond-disk": (disk, partial(sweeps.against, base="hdd-7200", series="disk_profile")),
+    "beyond-gain": (gain, gains),
+    "beyond-log": (log, logs),
 }
-"""What draws each experiment, and what its table of numbers has as columns and rows."""
+"""What draws each experiment, and what makes its table of numbers."""

@@ -16,8 +16,8 @@ from figures import ratios, tables, trouble
 from figures.data import Point, point
 from figures.lines import line, not_measured, skew_axis, zeros
 from figures.parts import annotate, explain, of_look, thousands
+from figures.style import SYSTEMS, Look, sequence
 from figures.style import apply as apply_style
-from figures.style import sequence
 
 METRICS = {
     "throughput_txn_s": "throughput (txn/s)",
@@ -32,7 +32,10 @@ AXES = {
     "lru_sample_rate": "sampling rate (alpha)",
     "hole_threshold": "hole threshold",
     "eviction_check_interval_us": "eviction check interval",
+    "disk_profile": "disk",
 }
+DISKS = ("hdd-7200", "hdd-15k", "sata-ssd", "nvme")
+"""The emulated disks, the slowest first."""
 PANEL_INCHES = (4.0, 3.4)
 
 
@@ -54,9 +57,8 @@ def draw(
     rows = -(-len(panels) // columns)
     size = (PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.5)
     figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    values = sorted(v for v in table[series].unique() if not pd.isna(v))
-    looks = dict(zip(values, sequence([label(series, v, table) for v in values]), strict=True))
-    places = sorted(table[x].dropna().unique())
+    looks = looks_of(table, series)
+    places = in_order(x, table[x])
     drawn: list[Point] = []
     for axes, panel, letter in zip(grid.flat, panels, "abcdefgh", strict=False):
         axes.set_title(f"({letter}) {panel.title}" if len(panels) > 1 else panel.title, loc="left", fontweight="bold")
@@ -80,9 +82,25 @@ def draw(
     return figure
 
 
+def looks_of(table: pd.DataFrame, series: str) -> dict[Any, Look]:
+    """Return how each value of a column is drawn; a system as everywhere."""
+    values = in_order(series, table[series])
+    if series == "system":
+        return {value: SYSTEMS[value] for value in values}
+    return dict(zip(values, sequence([label(series, v, table) for v in values]), strict=True))
+
+
+def in_order(column: str, values: pd.Series) -> list[Any]:
+    """Return the different values of a setting in the order in which they are shown: disks from the slowest on."""
+    known = {"disk_profile": DISKS, "system": tuple(SYSTEMS)}.get(column, ())
+    place = {value: index for index, value in enumerate(known)}
+    present = [value for value in values.unique() if not pd.isna(value)]
+    return sorted(present, key=lambda value: (place.get(value, len(place)), value))
+
+
 def _points(rows: pd.DataFrame, x: str, places: list[Any], metric: str) -> list[Point]:
     """Return the points of a line; skews stand at their value, other settings side by side in their order."""
-    present = sorted(rows[x].dropna().unique(), reverse=x == "skew")
+    present = sorted(rows[x].dropna().unique(), reverse=True) if x == "skew" else in_order(x, rows[x])
     return [point(rows[rows[x] == v], float(v) if x == "skew" else float(places.index(v)), metric) for v in present]
 
 
@@ -130,6 +148,7 @@ def label(column: str, value: Any, table: pd.DataFrame) -> str:
             str(value), "{}"
         ),
         "fetch": {"block": "whole block", "sectors": "sectors"}.get(str(value), "{}"),
+        "durability": {"sync": "answered when synced", "off": "not waited for"}.get(str(value), "{}"),
         "eviction_blocks": "{} block(s) per eviction",
     }
     return words.get(column, "{}").format(written(column, value))
@@ -160,15 +179,16 @@ def shared_servers(table: pd.DataFrame) -> str:
 def numbers(table: pd.DataFrame, *, series: str, x: str = "skew", metric: str = "throughput_txn_s") -> pd.DataFrame:
     """Return the means with their 95 % intervals: a row for each value of `x`, a column for each series.
 
-    Mixes and systems have rows of their own: one of several systems is named, never averaged with another.
+    Mixes, systems and ratios have rows of their own: one of several systems is named, never averaged with another.
     """
-    apart = [name for name in ("system", "mix") if table[name].nunique() > 1 or name == "mix"]
+    others = [name for name in ("system", "data_memory_ratio") if name not in (x, series)]
+    apart = [*(name for name in others if table[name].nunique() > 1), "mix"]
     cells: dict[tuple[Any, ...], dict[str, str]] = {}
     for (*where, at, value), rows in table.groupby([*apart, x, series], sort=False):
         cells.setdefault((*where, at), {})[label(series, value, table)] = _cell(point(rows, 0.0, metric), metric)
     order = [label(series, v, table) for v in sorted(table[series].dropna().unique())]
     lines = [
-        {**dict(zip(apart, where, strict=True)), x: written(x, at), **found}
+        {**{name: written(name, value) for name, value in zip(apart, where, strict=True)}, x: written(x, at), **found}
         for (*where, at), found in sorted(
             cells.items(), key=lambda c: (*c[0][:-1], -c[0][-1] if x == "skew" else c[0][-1])
         )

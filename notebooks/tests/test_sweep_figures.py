@@ -146,6 +146,71 @@ def test_systems_have_numbers_of_their_own(recorded: pd.DataFrame) -> None:
     ], "a mean over systems would be nobody's"
 
 
+def test_ratios_have_panels_and_rows_of_their_own(recorded: pd.DataFrame) -> None:
+    at_2x = _of(recorded, "beyond-fetch").assign(status="ok", flags="", throughput_txn_s=1000.0)
+    at_8x = at_2x.assign(data_memory_ratio=8.0, throughput_txn_s=10.0, trial_hash=at_2x["trial_hash"] + "8x")
+    both = pd.concat([at_2x, at_8x], ignore_index=True)
+    figure = beyond.fetch(both)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    shown = ("throughput", "read from disk")
+    assert [title[4:] for title in titles] == [f"{what}, {ratio}x" for ratio in (2, 8) for what in shown]
+    assert (_drawn(figure, 0), _drawn(figure, 2)) == ([1000.0, 1000.0], [10.0, 10.0])
+    numbers = sweeps.numbers(both, series="fetch")
+    assert list(zip(numbers["data_memory_ratio"], numbers["whole block"], strict=True)) == [("2", "1,000"), ("8", "10")]
+
+
+def _gain(recorded: pd.DataFrame) -> pd.DataFrame:
+    """Trials of two systems on three disks with two orders of keys; their throughput tells them apart."""
+    of_claims = _of(recorded, "beyond-keys").assign(status="ok", flags="", skew=1.25, data_memory_ratio=8.0)
+    like = of_claims.iloc[0].to_dict()
+    measured = {
+        ("mysql", "hdd-7200"): 400.0,
+        ("mysql", "sata-ssd"): 2000.0,
+        ("mysql", "nvme"): 8000.0,
+        ("anticache-alru", "hdd-7200"): 100.0,
+        ("anticache-alru", "sata-ssd"): 1000.0,
+    }
+    rows = [
+        {**like, "system": system, "disk_profile": disk, "key_order": order, "throughput_txn_s": txn_s / factor}
+        for (system, disk), txn_s in measured.items()
+        for order, factor in (("clustered", 1), ("scattered", 2 if system == "mysql" else 1))
+    ]
+    return pd.DataFrame(rows).assign(trial_hash=[str(n) for n in range(len(rows))])
+
+
+def test_the_gain_over_mysql_is_shown_by_disk_and_order_of_keys(recorded: pd.DataFrame) -> None:
+    table = _gain(recorded)
+    figure = beyond.gain(table)
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["hdd-7200", "sata-ssd", "nvme"], "the slowest first"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["MySQL", "anti-caching, aLRU"]
+    colours = {to_hex(container[0].get_color()).upper() for container in axes.containers}
+    assert colours == {style.SYSTEMS[name].colour for name in ("mysql", "anticache-alru")}, "as in every figure"
+    rows = beyond.gains(table).set_index(["disk", "keys"])
+    assert list(rows["aLRU / MySQL"]) == ["0.25", "0.5", "0.5", "1", "not measured", "not measured"]
+    assert rows.loc[("sata-ssd", "clustered"), "aLRU / MySQL on hdd-7200"] == "2.5"
+    assert rows.loc[("nvme", "scattered"), "MySQL"] == "4,000"
+
+
+def test_a_log_that_nothing_waits_for_stands_beside_figure_6(recorded: pd.DataFrame, tmp_path: Path) -> None:
+    like = _of(recorded, "beyond-keys").assign(status="ok", flags="", mix="write-heavy", skew=1.5).iloc[0].to_dict()
+    measured = [
+        ("fig06", "sync", 1.5, "mysql", 100.0),
+        ("fig06", "sync", 1.5, "anticache-alru", 400.0),
+        ("fig06", "sync", 1.0, "mysql", 7.0),
+        ("beyond-log", "off", 1.5, "mysql", 500.0),
+        ("beyond-log", "off", 1.5, "anticache-alru", 5000.0),
+    ]
+    names = ("experiment", "durability", "skew", "system", "throughput_txn_s")
+    rows = [{**like, **dict(zip(names, row, strict=True)), "trial_hash": str(n)} for n, row in enumerate(measured)]
+    collect.write(pd.DataFrame(rows), tmp_path)
+    table = beyond.trials("beyond-log", tmp_path)
+    assert set(table["throughput_txn_s"]) == {100.0, 400.0, 500.0, 5000.0}, "other cells of Figure 6 are not compared"
+    assert _drawn(beyond.log(table), 1) == [400.0, 5000.0]
+    shown = beyond.logs(table).set_index("log")["anticache-alru / mysql"]
+    assert dict(shown) == {"not waited for": "10", "answered when synced": "4"}
+
+
 def test_more_series_than_looks_are_refused() -> None:
     names = [str(n) for n in range(8)]
     looks = style.sequence(names[:7])

@@ -91,7 +91,7 @@ def test_a_default_is_the_usual_deployment() -> None:
     plan = _plan("beyond-alpha", "beyond-fetch", "fig08", trials=1)
     by_rate = {t.cell.lru_sample_rate: t.deployment for t in plan.trials if t.experiment == "beyond-alpha"}
     tuple_merge = next(t.deployment for t in plan.trials if t.cell.merge == "tuple")
-    whole = next(t.deployment for t in plan.trials if t.cell.fetch == "block")
+    whole = next(t.deployment for t in plan.trials if t.cell.fetch == "block" and t.cell.data_memory_ratio == 2.0)
     assert by_rate[0.01] == tuple_merge == whole
     assert len(set(by_rate.values())) == 7
     assert all(len({t.experiment for t in on_it}) == 1 for _, on_it in plan.batches(plan.trials)), (

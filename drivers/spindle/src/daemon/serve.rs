@@ -1,6 +1,7 @@
 //! The daemon's life: lock, mount, serve, and an image that is complete at the end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fuser::{Config, MountOption, Session};
@@ -14,17 +15,26 @@ use super::image::Image;
 use super::scheduling::{REQUEST_PRIORITY, become_real_time, prepare_process};
 use crate::control;
 use crate::layout::Layout;
+use crate::process::wait_until;
 use crate::profile::Profile;
 
 /// Threads that take requests: each does the host's I/O for its request, so this is the host's queue depth.
 const FUSE_THREADS: usize = 16;
+/// How long a daemon that starts waits for the lock of its disk.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Serves the disk in the foreground until it is unmounted.
 pub fn serve(layout: &Layout) -> Result<()> {
     let root = layout.root().display();
-    let Some(_lock) = layout.try_daemon_lock()? else {
-        bail!("{root} has a daemon already (spindle status {root})");
+    // Who looks whether a daemon lives, as the command that starts this one does, holds the lock for an instant.
+    let mut lock = None;
+    let locked = || {
+        lock = layout.try_daemon_lock()?;
+        Ok(lock.is_some())
     };
+    if !wait_until(LOCK_PATIENCE, locked)? {
+        bail!("{root} has a daemon already (spindle status {root})");
+    }
     crate::process::record(layout)?;
     let description = layout.description()?;
     let profile = Profile::load(&description.profile).with_context(|| format!("profile of {root}"))?;

@@ -48,6 +48,9 @@ pub struct Arguments {
     /// Transactions under way.
     #[arg(long, default_value_t = 1024)]
     outstanding: usize,
+    /// Requests that come at once, at most: what is done once for all of them, as a system call, costs each miss less the more they are.
+    #[arg(long, default_value_t = BATCH)]
+    batch: usize,
     /// A key of the configuration and its value, as JSON or a word.
     #[arg(long = "set")]
     settings: Vec<String>,
@@ -76,19 +79,21 @@ struct Tally {
     /// Transactions that met an evicted tuple.
     restarted: u64,
     eviction_us: u64,
+    system_calls_disk: u64,
     /// Tuples in memory in the end.
     resident: u64,
 }
 
 impl Tally {
-    fn add(&mut self, done: Done, before: &Counters, driver: &Driver) {
-        let after = driver.partition.counters();
+    fn add(&mut self, done: Done, (before, calls_before): (&Counters, u64), driver: &Driver) {
+        let (after, gauges) = (driver.partition.counters(), driver.partition.gauges());
         self.rates.push(done.per_s());
         self.done.add(done);
         self.fetched += after.fetched_blocks - before.fetched_blocks;
         self.restarted += after.restarted - before.restarted;
         self.eviction_us += after.eviction_us - before.eviction_us;
-        self.resident = driver.partition.gauges().tuples_resident;
+        self.system_calls_disk += gauges.system_calls_disk - calls_before;
+        self.resident = gauges.tuples_resident;
     }
 }
 
@@ -119,7 +124,7 @@ impl Bench<'_> {
 
     /// Goes on for so long, drawing requests between times.
     fn run(&mut self, driver: &mut Driver, reads: f64, seconds: f64) -> anyhow::Result<Done> {
-        let pace = Pace { outstanding: self.arguments.outstanding, batch: BATCH };
+        let pace = Pace { outstanding: self.arguments.outstanding, batch: self.arguments.batch };
         let mut done = Done::default();
         while done.seconds < seconds {
             self.requests.renew(|wire| self.endless.draw(reads, DRAWN, wire));
@@ -139,9 +144,10 @@ impl Bench<'_> {
         driver.partition.change_settings(&Config { fetch: variant.fetch, ..config.clone() });
         self.run(driver, variant.reads, seconds / 4.0)?;
         let before = *driver.partition.counters();
+        let calls_before = driver.partition.gauges().system_calls_disk;
         let done = self.run(driver, variant.reads, seconds)?;
         if counts {
-            variant.tally.add(done, &before, driver);
+            variant.tally.add(done, (&before, calls_before), driver);
         }
         Ok(())
     }
@@ -185,10 +191,11 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
 
 fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &[Reads], report: &mut Report) {
     let settings = format!(
-        "1 partition, in process, {} records x {ROW_BYTES} B, Zipf 1.0, {}, {times} times the budget, log off, {} outstanding{}",
+        "1 partition, in process, {} records x {ROW_BYTES} B, Zipf 1.0, {}, {times} times the budget, log off, {} outstanding, {} at once{}",
         arguments.records,
         if arguments.clustered { "clustered" } else { "scattered" },
         arguments.outstanding,
+        arguments.batch,
         arguments.settings.iter().map(|setting| format!(", {setting}")).collect::<String>()
     );
     let disk_settings = format!("O_DIRECT, io_uring, one thread, file of {} MB", SCRATCH_BYTES / 1_000_000);
@@ -238,6 +245,8 @@ fn show_cost(name: &str, in_memory: &Variant, tally: &Tally, disk: &[Reads], set
     let read_us = median(&disk.iter().map(|reads| reads.cpu_us).collect::<Vec<_>>());
     report.add(&format!("{name}: executor idle"), tally.done.idle_s / tally.done.cpu_s, "of time", None, settings);
     report.add(&format!("{name}: constructing blocks, for each miss"), eviction_us / misses, "us", None, settings);
+    let calls = tally.system_calls_disk as f64 / tally.restarted as f64;
+    report.add(&format!("{name}: system calls for the disk, for each miss"), calls, "calls", None, settings);
     report.add(&format!("{name}: fetch, merge and second run, for each miss"), miss_us, "us", None, settings);
     let peer = ("CPU time of a direct read by itself", (miss_us - read_us) / read_us);
     report.add(&format!("{name}: the same without the read itself"), miss_us - read_us, "us", Some(peer), settings);

@@ -51,16 +51,20 @@ def picture(directory: Path, name: str, draw: Callable[[pd.DataFrame], Figure]) 
 
 def trials(name: str, run: Path) -> pd.DataFrame:
     """Return the trials of an experiment, with those that it is held against; an empty table where the run has none."""
-    try:
-        table = data.trials(name, run)
-        beside = data.trials(BESIDE[name], run) if name in BESIDE else pd.DataFrame()
-    except data.NoRunError:
-        return pd.DataFrame()
-    if beside.empty:
+    table = _of(name, run)
+    beside = _of(BESIDE[name], run) if name in BESIDE else pd.DataFrame()
+    if table.empty or beside.empty:
         return table
     cells = pd.MultiIndex.from_frame(table[CELL])
     same = pd.MultiIndex.from_frame(beside[CELL]).isin(cells)
     return pd.concat([beside[same], table], ignore_index=True)
+
+
+def _of(name: str, run: Path) -> pd.DataFrame:
+    try:
+        return data.trials(name, run)
+    except data.NoRunError:
+        return pd.DataFrame()
 
 
 def alpha(table: pd.DataFrame) -> Figure:

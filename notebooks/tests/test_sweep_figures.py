@@ -209,6 +209,9 @@ def test_a_log_that_nothing_waits_for_stands_beside_figure_6(recorded: pd.DataFr
     assert _drawn(beyond.log(table), 1) == [400.0, 5000.0]
     shown = beyond.logs(table).set_index("log")["anticache-alru / mysql"]
     assert dict(shown) == {"not waited for": "10", "answered when synced": "4"}
+    collect.write(pd.DataFrame(rows[3:]), tmp_path)
+    alone = beyond.trials("beyond-log", tmp_path)
+    assert set(alone["throughput_txn_s"]) == {500.0, 5000.0}, "a run without Figure 6 shows what it has"
 
 
 def test_more_series_than_looks_are_refused() -> None:

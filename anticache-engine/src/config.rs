@@ -75,6 +75,16 @@ pub enum Log {
     Off,
 }
 
+/// When a transaction is answered that read what is not on stable storage yet, and wrote nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AnswerReaders {
+    /// When the command-log group of what it read is: nobody is told what a crash then takes back.
+    Durable,
+    /// When it has ended, as InnoDB answers it, which releases a transaction's locks before it flushes its log. What writes waits all the same.
+    AtOnce,
+}
+
 /// A server's configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,6 +149,9 @@ pub struct Config {
     /// Durability of writes.
     #[serde(default = "sync")]
     pub log: Log,
+    /// What readers of rows that were just written wait for.
+    #[serde(default = "durable")]
+    pub answer_readers: AnswerReaders,
     /// Length of a command-log segment.
     #[serde(default = "sixty_four_mebibytes")]
     pub log_segment_bytes: u64,
@@ -213,6 +226,9 @@ fn half() -> f64 {
 }
 fn sync() -> Log {
     Log::Sync
+}
+fn durable() -> AnswerReaders {
+    AnswerReaders::Durable
 }
 fn five_minutes() -> u64 {
     300
@@ -527,6 +543,7 @@ mod tests {
             ("cpus", serde_json::json!([0, 5000]), "`cpus` = 5000"),
             ("listen", serde_json::json!("0.0.0.0:23063"), "`listen` = 0.0.0.0:23063: a loopback address"),
             ("listen", serde_json::json!("[::]:23063"), "with a secret_file"),
+            ("answer_readers", serde_json::json!(true), "expected string or map"),
             ("merge", serde_json::json!("half"), "unknown variant `half`"),
             ("blocksize", serde_json::json!(1), "unknown field `blocksize`"),
         ] {

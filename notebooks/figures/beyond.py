@@ -167,6 +167,17 @@ def logs(table: pd.DataFrame) -> pd.DataFrame:
     return whole[[*first, *(name for name in whole if name not in first)]].fillna(ratios.NOT_MEASURED)
 
 
+def readers(table: pd.DataFrame) -> Figure:
+    """Draw throughput by skew, a row of panels for each mix, a panel for each ratio, a line for each way to answer."""
+    ratios_of = sorted(float(ratio) for ratio in table["data_memory_ratio"].unique())
+    panels = [
+        Panel(f"{mix}, {ratio:g}x", where=(("mix", mix), ("data_memory_ratio", ratio)))
+        for mix in sorted(table["mix"].unique())
+        for ratio in ratios_of
+    ]
+    return sweeps.draw(table, panels, series="answer_readers", columns=len(ratios_of))
+
+
 def _point(table: pd.DataFrame, system: str, profile: str, order: str) -> data.Point:
     chosen = (table["system"] == system) & (table["disk_profile"] == profile) & (table["key_order"] == order)
     return data.point(table[chosen], 0.0)
@@ -182,5 +193,6 @@ ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFr
     "beyond-disk": (disk, partial(sweeps.against, base="hdd-7200", series="disk_profile")),
     "beyond-gain": (gain, gains),
     "beyond-log": (log, logs),
+    "beyond-readers": (readers, partial(sweeps.against, base="durable", series="answer_readers")),
 }
 """What draws each experiment, and what makes its table of numbers."""

@@ -149,6 +149,7 @@ def label(column: str, value: Any, table: pd.DataFrame) -> str:
         ),
         "fetch": {"block": "whole block", "sectors": "sectors"}.get(str(value), "{}"),
         "durability": {"sync": "answered when synced", "off": "not waited for"}.get(str(value), "{}"),
+        "answer_readers": {"at-once": "readers at once", "durable": "readers when durable"}.get(str(value), "{}"),
         "eviction_blocks": "{} block(s) per eviction",
     }
     return words.get(column, "{}").format(written(column, value))

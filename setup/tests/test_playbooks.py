@@ -234,6 +234,7 @@ def test_the_engine_is_configured_as_the_contract_says(node: Node) -> None:
         "compaction": "lazy",
         "hole_threshold": 0.5,
         "log": "sync",
+        "answer_readers": "at-once",
         "log_segment_bytes": 67108864,
         "log_group_interval_us": 0,
         "log_gathering_share": 0.25,

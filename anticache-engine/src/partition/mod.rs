@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::anticache::{AntiCache, NumberMap};
 use crate::catalog::{Catalog, TableDef, TableId};
-use crate::config::{AntiCaching, Config, Log, MAX_SECTOR_BUFFERS};
+use crate::config::{AnswerReaders, AntiCaching, Config, Log, MAX_SECTOR_BUFFERS};
 use crate::durability::command_log::{CommandLog, Gathering};
 use crate::durability::snapshot::Snapshots;
 use crate::error::StartError;
@@ -32,7 +32,7 @@ use crate::stats::{Counters, PauseKind, Pauses};
 use crate::storage::hash_index::hash_key;
 use crate::storage::meter::MemoryMeter;
 use crate::storage::table::Table;
-use crate::storage::tuples::TupleId;
+use crate::storage::tuples::{TupleId, flag};
 use crate::storage::undo::{Change, UndoLog};
 use crate::txn::{Abort, Footprint, TxnContext, roll_back};
 
@@ -135,6 +135,8 @@ pub struct Partition {
     completions: Vec<Completion>,
     pub(crate) anticache: Option<AntiCache>,
     pub(crate) log: Option<CommandLog>,
+    /// Of the marks of what is not durable, those for which a transaction waits that has read such and written nothing: all or none.
+    awaited_by_readers: u8,
     /// Records of the command log in the database's state at the start; what counts as its sequence while there is no log.
     first_sequence: u64,
     pub(crate) snapshots: Snapshots,
@@ -272,6 +274,10 @@ impl Partition {
             completions: Vec::new(),
             anticache,
             log: None,
+            awaited_by_readers: match config.answer_readers {
+                AnswerReaders::Durable => flag::UNSYNCED,
+                AnswerReaders::AtOnce => 0,
+            },
             first_sequence: 0,
             snapshots,
             waiting: Vec::new(),
@@ -518,7 +524,7 @@ impl Partition {
             unsynced_deletes: self.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
         };
         let outcome = procedure.execute(&mut txn, invocation.params);
-        let unsynced_seen = txn.unsynced_seen;
+        let unsynced_seen = txn.unsynced_seen & self.awaited_by_readers;
         match outcome {
             Ok(()) => {
                 self.counters.sampled += u64::from(sampled);

@@ -69,6 +69,9 @@ class Grid(Strict):
     evict_from: list[engine.EvictFrom] | None = Field(
         default=None, min_length=1, description="coldest, inverse-accesses"
     )
+    answer_readers: list[engine.AnswerReaders] | None = Field(
+        default=None, min_length=1, description="at-once, durable"
+    )
     key_order: list[KeyOrder] | None = Field(default=None, min_length=1, description="clustered, scattered")
     disk_profile: list[str] | None = Field(
         default=None, min_length=1, description="names of emulated disks, e.g. [hdd-7200, nvme]"
@@ -147,6 +150,7 @@ AXES = (
     Axis("merge", "{}-merge", optional=True, of_engine=True),
     Axis("fetch", "fetch {}", optional=True, of_engine=True),
     Axis("evict_from", "evict from {}", deploys=True, optional=True, of_engine=True),
+    Axis("answer_readers", "readers {}", deploys=True, optional=True, of_engine=True),
     Axis("lru_sample_rate", "alpha={}", optional=True, of_engine=True),
     Axis("hole_threshold", "holes {}", optional=True, of_engine=True),
     Axis("eviction_check_interval_us", "check {} us", optional=True, of_engine=True),
@@ -185,6 +189,7 @@ class Cell:
     merge: str | None = None
     fetch: str | None = None
     evict_from: str | None = None
+    answer_readers: str | None = None
     lru_sample_rate: float | None = None
     hole_threshold: float | None = None
     eviction_check_interval_us: int | None = None

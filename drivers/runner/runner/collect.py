@@ -235,6 +235,7 @@ SCHEMA = pa.DataFrameSchema(
         "merge": _text(),
         "fetch": _text(),
         "evict_from": _text(),
+        "answer_readers": _text(),
         "hole_threshold": _number(),
         "lru_sample_rate": _number(),
         "eviction_check_interval_us": _integer(),
@@ -329,8 +330,8 @@ def _completed(table: pd.DataFrame) -> pd.DataFrame:
     """Add the columns that an older table lacks, empty; one with strangers stays as it is."""
     if not set(table.columns) <= set(COLUMNS):
         return table
-    texts = {name: "" for name in TEXTS if name not in table}
-    return table.assign(**texts).reindex(columns=list(COLUMNS))
+    texts = pd.DataFrame("", index=table.index, columns=[name for name in TEXTS if name not in table])
+    return pd.concat([table, texts], axis="columns").reindex(columns=list(COLUMNS))
 
 
 def _what_counts(row: dict[str, Any]) -> float | None:
@@ -422,7 +423,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 _WITHOUT_TEXT = dict.fromkeys(
     (
-        *("mix", "key_order", "access", "consistency", "fetch", "evict_from", "settings_changed"),
+        *("mix", "key_order", "access", "consistency", "fetch", "evict_from", "answer_readers", "settings_changed"),
         *("measure", "chain", "merged", "index_kind", "arrival"),
     ),
     "",
@@ -556,9 +557,9 @@ def _settings(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reported(result: dict[str, Any]) -> dict[str, str]:
-    """Return what only the running engine can tell: engines before the setting existed had the paper's rule."""
+    """Return what only the running engine can tell: engines before a setting existed do not name it."""
     reported = result.get("server_settings", {}).get("anticached", {})
-    return {"evict_from": str(reported["evict_from"])} if "evict_from" in reported else {}
+    return {name: str(reported[name]) for name in ("evict_from", "answer_readers") if name in reported}
 
 
 def _memory_peak(environment: dict[str, Any]) -> int | None:

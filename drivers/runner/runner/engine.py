@@ -15,6 +15,7 @@ Blocks = Annotated[int, Field(ge=0, le=31)]
 MergeName = Literal["tuple", "block"]
 FetchName = Literal["block", "sectors"]
 EvictFrom = Literal["coldest", "inverse-accesses"]
+AnswerReaders = Literal["at-once", "durable"]
 
 LIVE = ("lru_sample_rate", "merge", "fetch", "hole_threshold", "eviction_check_interval_us", "eviction_blocks")
 """What the engine can change while it runs (anticache-engine/src/config.rs: LIVE_SETTINGS)."""
@@ -44,6 +45,10 @@ class Engine(Strict):
     evict_from: EvictFrom = Field(
         default="coldest",
         description="coldest (the table with the coldest tuple) or inverse-accesses (the paper's shares)",
+    )
+    answer_readers: AnswerReaders = Field(
+        default="at-once",
+        description="at-once (as MySQL does) or durable (when what they have read is on disk)",
     )
 
     def deployed(self) -> dict[str, Any]:

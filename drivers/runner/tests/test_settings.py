@@ -308,17 +308,27 @@ def test_an_engine_with_other_settings_makes_the_trial_invalid() -> None:
     assert engine.judge(failed, asked) == failed
 
 
-def test_which_table_gives_blocks_is_as_the_server_says(
-    new_run: Callable[[Plan], Run], record_trial: Callable[..., None]
+@pytest.mark.parametrize(
+    ("experiment", "name", "values"),
+    [
+        ("beyond-tables", "evict_from", ("coldest", "inverse-accesses")),
+        ("beyond-readers", "answer_readers", ("at-once", "durable")),
+    ],
+)
+def test_what_only_the_server_can_tell_is_as_it_says(
+    experiment: str,
+    name: str,
+    values: tuple[str, str],
+    new_run: Callable[[Plan], Run],
+    record_trial: Callable[..., None],
 ) -> None:
-    plan = _plan("beyond-tables", scale="smoke")
+    plan = _plan(experiment, scale="smoke")
     run = new_run(plan)
     for t in plan.trials:
-        reported = {"anticached": {"evict_from": "coldest"}}
-        record_trial(run, t, 1000.0, server_settings=reported)
-    assert set(collect.collect(run)["evict_from"]) == {"coldest"}, "not what the cell asked for"
+        record_trial(run, t, 1000.0, server_settings={"anticached": {name: values[0]}})
+    assert set(collect.collect(run)[name]) == {values[0]}, "not what the cell asked for"
     planned = collect.collect(new_run(plan))
-    assert set(planned["evict_from"]) == {"coldest", "inverse-accesses"}
+    assert set(planned[name]) == set(values)
 
 
 def test_an_axis_that_only_one_of_two_benchmarks_has_is_refused(workloads: Path) -> None:

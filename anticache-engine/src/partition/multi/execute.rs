@@ -20,7 +20,7 @@ const MAX_RUN: usize = 32;
 
 /// How one execution ended.
 pub(super) enum Attempt {
-    /// The procedure has done its work; `unsynced` = it saw what is not durable.
+    /// The procedure has done its work; `unsynced` = its reply must wait for what it saw.
     Done { unsynced: bool },
     /// It has given up.
     Aborted { reason: Cow<'static, str>, unsynced: bool },
@@ -48,14 +48,14 @@ pub(super) fn attempt(
     let Some((base, others)) = partitions.split_first_mut() else {
         return Attempt::Aborted { reason: Cow::Borrowed("no partition"), unsynced: false };
     };
-    let sampled = base.sampler.choose();
+    let (sampled, awaited) = (base.sampler.choose(), base.awaited_by_readers);
     let mut txn = base.context(Some(reply), sampled);
     txn.peers = others.iter_mut().map(|partition| partition.context(None, sampled)).collect();
     let outcome = procedure.execute(&mut txn, params);
     txn.gather_replies();
     let mut contexts = std::iter::once(&txn).chain(&txn.peers);
     let short_of_memory = contexts.clone().position(|context| context.refused_for_memory);
-    let unsynced = contexts.any(|context: &TxnContext<'_>| context.unsynced_seen != 0);
+    let unsynced = contexts.any(|context: &TxnContext<'_>| context.unsynced_seen & awaited != 0);
     match outcome {
         Ok(()) => Attempt::Done { unsynced },
         Err(Abort::User(reason)) => Attempt::Aborted { reason, unsynced },

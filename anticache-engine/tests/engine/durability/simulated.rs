@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use anticache_engine::config::Log;
+use anticache_engine::config::{AnswerReaders, Log};
 use anticache_engine::durability::log_reader::read_log;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::procedure::{Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
 
-use crate::support::database::{self, ADD, COLD, Database, INSERT, READ, SCHEMA, params, procedures};
+use crate::support::database::{self, ADD, COLD, DELETE, Database, INSERT, READ, SCHEMA, params, procedures};
 use crate::support::replies::{Answer, Bytes, decode};
 
 const KEYS: i64 = 3000;
@@ -108,6 +108,40 @@ fn groups_wait_for_their_time_and_a_partition_that_needs_room_does_not() {
     let adds: Vec<_> = (0..50).map(|n| (n, ADD, params(COLD, &[KEYS - 1, 1]))).collect();
     assert_eq!(database.run(&adds).len(), 50);
     assert_eq!(database.partition.gauges().log_groups, before + 1);
+}
+
+/// Readers of a row whose update is not durable: answered with it, or, where the configuration says so, at once. Who wrote waits in both cases.
+#[test]
+fn readers_wait_for_the_log_unless_they_are_to_be_answered_at_once() {
+    for answer_readers in [AnswerReaders::Durable, AnswerReaders::AtOnce] {
+        let disk = SimulatedDisk::new(9);
+        let mut database = Database::create_on(disk.files(), SCHEMA, procedures(), |config| {
+            config.log = Log::Sync;
+            config.answer_readers = answer_readers;
+        });
+        database.run(&[(0, INSERT, params(COLD, &[1, 10])), (1, INSERT, params(COLD, &[2, 20]))]);
+        database.settle();
+        // The second reader meets nothing that is new, the third aborts after what it has read.
+        let requests = [
+            (0, ADD, params(COLD, &[1, 5])),
+            (1, READ, params(COLD, &[1])),
+            (2, READ, params(COLD, &[2])),
+            (3, DELETE, params(COLD, &[2])),
+            (4, READ, params(COLD, &[2])),
+        ];
+        let at_once = database.execute(&requests);
+        let tokens: Vec<u64> = at_once.iter().map(|answer| answer.token).collect();
+        match answer_readers {
+            AnswerReaders::Durable => assert_eq!(tokens, [2]),
+            AnswerReaders::AtOnce => {
+                assert_eq!(tokens, [1, 2, 4]);
+                assert_eq!(at_once[0].payload, 15i64.to_le_bytes(), "it reads what is not durable yet");
+                assert_eq!((at_once[2].status, at_once[2].text().as_str()), (Status::Aborted, "missing"));
+            }
+        }
+        let later = database.answers(requests.len() - at_once.len());
+        assert_eq!(later.len() + at_once.len(), requests.len());
+    }
 }
 
 /// Writes a row, or replies with much more than it.

@@ -70,25 +70,36 @@ impl Database {
 
     /// Runs requests as one batch and waits for all replies; they come in the order in which they were released.
     pub fn run(&mut self, requests: &[(u64, u16, Vec<u8>)]) -> Vec<Answer> {
+        let mut answers = self.execute(requests);
+        answers.append(&mut self.answers(requests.len() - answers.len()));
+        answers
+    }
+
+    /// Runs requests as one batch; the replies that wait for nothing.
+    pub fn execute(&mut self, requests: &[(u64, u16, Vec<u8>)]) -> Vec<Answer> {
         let (mut wire, mut heads) = (Vec::new(), Vec::<RequestHead>::new());
         for (token, procedure, params) in requests {
             write_request(&mut wire, *token, *procedure, params);
         }
         parse_requests(&wire, usize::MAX, &mut heads).unwrap();
         self.partition.execute_batch(0, 0, &wire, &heads, &mut self.sink);
+        decode(&mut self.sink.0)
+    }
+
+    /// Waits for the next `count` replies.
+    pub fn answers(&mut self, count: usize) -> Vec<Answer> {
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut answers = Vec::new();
         loop {
             answers.append(&mut decode(&mut self.sink.0));
             self.partition.poll(&mut self.sink);
-            if answers.len() == requests.len() {
+            if answers.len() == count {
                 return answers;
             }
             assert!(
                 Instant::now() < deadline,
-                "{} of {} replies; {:?} {:?}",
+                "{} of {count} replies; {:?} {:?}",
                 answers.len(),
-                requests.len(),
                 self.partition.gauges(),
                 self.partition.counters()
             );

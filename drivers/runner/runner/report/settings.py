@@ -33,6 +33,7 @@ WHY = {
     "engine.lru_sample_rate": "share of transactions that update the LRU chain of anticache-alru (alpha)",
     "engine.fetch": "what is read of a block: all of it, or the sectors that hold a wanted tuple",
     "engine.evict_from": "which table gives the next block",
+    "engine.answer_readers": "of rows whose last write is not on disk: at once, as MySQL answers them",
     "engine.eviction_check_interval_us": "0: after every batch of transactions",
     "engine.eviction_blocks": "blocks that one eviction writes; 0: derived from the budget",
     "durability": "sync: a write is answered when it is on the disk, in every system",

@@ -124,7 +124,7 @@ impl Client {
     pub fn connect_with(address: SocketAddr, secret: Option<&Secret>) -> Result<Self, ClientError> {
         let (_, welcome) = greet(address, ANY_PARTITION, secret)?;
         let missing = || ClientError::Protocol { address, problem: "its welcome is incomplete".to_owned() };
-        let partitions = welcome.partitions.ok_or_else(missing)?;
+        let partitions = welcome.partitions.filter(|&partitions| partitions > 0).ok_or_else(missing)?;
         let names = welcome.procedures.ok_or_else(missing)?;
         let mut connections = Vec::new();
         for partition in 0..partitions {

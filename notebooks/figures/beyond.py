@@ -120,6 +120,13 @@ def gain(table: pd.DataFrame) -> Figure:
     return sweeps.draw(table, panels, series="system", x="disk_profile", columns=max(len(panels), 1))
 
 
+def scale(table: pd.DataFrame) -> Figure:
+    """Draw throughput by the number of records, a panel for each skew, a line for each system."""
+    skews = sorted(table["skew"].unique(), reverse=True)
+    panels = [Panel(f"s = {skew:g}", where=(("skew", skew),), log=True) for skew in skews]
+    return sweeps.draw(table, panels, series="system", x="records", columns=len(panels))
+
+
 def gains(table: pd.DataFrame) -> pd.DataFrame:
     """Return what MySQL measured in each cell, and anti-caching's ratio to it: on the same disk, and on the slowest.
 
@@ -192,6 +199,7 @@ ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFr
     "beyond-fetch": (fetch, partial(sweeps.against, base="block", series="fetch")),
     "beyond-disk": (disk, partial(sweeps.against, base="hdd-7200", series="disk_profile")),
     "beyond-gain": (gain, gains),
+    "beyond-scale": (scale, partial(sweeps.against, base="mysql", series="system")),
     "beyond-log": (log, logs),
     "beyond-readers": (readers, partial(sweeps.against, base="durable", series="answer_readers")),
 }

@@ -33,6 +33,7 @@ AXES = {
     "hole_threshold": "hole threshold",
     "eviction_check_interval_us": "eviction check interval",
     "disk_profile": "disk",
+    "records": "records",
 }
 DISKS = ("hdd-7200", "hdd-15k", "sata-ssd", "nvme")
 """The emulated disks, the slowest first."""
@@ -128,6 +129,8 @@ def written(column: str, value: Any) -> str:
     """Write a value of a setting for people."""
     if column == "eviction_check_interval_us":
         return f"{value / 1e3:,g} ms" if value else "every batch"
+    if column == "records":
+        return f"{value / 1e6:g} M"
     return f"{value:g}" if isinstance(value, int | float) or hasattr(value, "dtype") else str(value)
 
 
@@ -222,5 +225,6 @@ def statements(run: Path, *ids: str) -> pd.DataFrame:
 def troubles(table: pd.DataFrame) -> pd.DataFrame:
     """Return the trials that are flagged or not valid, with the reason."""
     chosen = table[(table["status"] != "ok") | (table["flags"] != "")]
-    compared = [c for c in ("disk_profile", "key_order", "merge", "block_factor", "tuple_bytes") if c in chosen]
+    settings = ("disk_profile", "records_factor", "key_order", "merge", "block_factor", "tuple_bytes")
+    compared = [name for name in settings if name in chosen]
     return chosen[["experiment", "mix", "skew", *compared, "trial", "status", "flags", "reason"]].reset_index(drop=True)

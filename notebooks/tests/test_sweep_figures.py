@@ -192,6 +192,30 @@ def test_the_gain_over_mysql_is_shown_by_disk_and_order_of_keys(recorded: pd.Dat
     assert rows.loc[("nvme", "scattered"), "MySQL"] == "4,000"
 
 
+def test_the_gain_over_mysql_is_shown_by_the_number_of_records(recorded: pd.DataFrame) -> None:
+    like = _of(recorded, "beyond-keys").assign(status="ok", flags="", data_memory_ratio=8.0).iloc[0].to_dict()
+    rows = [
+        {**like, "system": system, "skew": s, "records_factor": n, "records": n * 1_000_000, "throughput_txn_s": txn_s}
+        for system, s, n, txn_s in (
+            ("mysql", 1.5, 1, 100.0),
+            ("anticache-alru", 1.5, 1, 200.0),
+            ("mysql", 1.5, 8, 150.0),
+            ("anticache-alru", 1.5, 8, 900.0),
+            ("mysql", 1.25, 8, 10.0),
+        )
+    ]
+    table = pd.DataFrame(rows).assign(trial_hash=[str(n) for n in range(len(rows))])
+    figure = beyond.scale(table)
+    assert [axes.get_title("left") for axes in figure.axes] == ["(a) s = 1.5", "(b) s = 1.25"]
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["1 M", "8 M"]
+    draw, tabulate = beyond.ABLATIONS["beyond-scale"]
+    shown = tabulate(table).set_index(["skew", "records_factor"])["anticache-alru / mysql"]
+    assert (draw, dict(shown)) == (
+        beyond.scale,
+        {("1.5", "1"): "2", ("1.5", "8"): "6", ("1.25", "8"): "not measured"},
+    )
+
+
 def test_a_log_that_nothing_waits_for_stands_beside_figure_6(recorded: pd.DataFrame, tmp_path: Path) -> None:
     like = _of(recorded, "beyond-keys").assign(status="ok", flags="", mix="write-heavy", skew=1.5).iloc[0].to_dict()
     measured = [

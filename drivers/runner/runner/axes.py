@@ -20,6 +20,7 @@ Skew = Annotated[float, Field(ge=0.5, le=1.5)]
 Ratio = Annotated[float, Field(gt=0, le=1024)]
 BlockFactor = Annotated[float, Field(gt=0, le=64)]
 TupleBytes = Annotated[int, Field(ge=16, le=1 << 20)]
+RecordsFactor = Annotated[float, Field(gt=0, le=1024)]
 KeyOrder = Literal["clustered", "scattered"]
 MicroBlock = Annotated[int, Field(ge=4096, le=1 << 24, multiple_of=4096)]
 Indexes = Annotated[int, Field(ge=0, le=8)]
@@ -71,6 +72,9 @@ class Grid(Strict):
     )
     answer_readers: list[engine.AnswerReaders] | None = Field(
         default=None, min_length=1, description="at-once, durable"
+    )
+    records_factor: list[RecordsFactor] | None = Field(
+        default=None, min_length=1, description="numbers above 0 and up to 1024: times the scale's records, e.g. [1, 4]"
     )
     key_order: list[KeyOrder] | None = Field(default=None, min_length=1, description="clustered, scattered")
     disk_profile: list[str] | None = Field(
@@ -144,6 +148,7 @@ AXES = (
     Axis("skew", "s={}", only_of="ycsb", also_of="micro"),
     Axis("data_memory_ratio", "{}x", deploys=True),
     Axis("tuple_bytes", "{} B", deploys=True, only_of="ycsb", optional=True),
+    Axis("records_factor", "records x{}", deploys=True, only_of="ycsb", optional=True),
     Axis("key_order", deploys=True, only_of="ycsb", optional=True),
     Axis("disk_profile", deploys=True, optional=True),
     Axis("block_factor", "blocks x{}", deploys=True, optional=True, of_engine=True),
@@ -183,6 +188,7 @@ class Cell:
     data_memory_ratio: float = 1.0
     benchmark: str | None = None
     tuple_bytes: int | None = None
+    records_factor: float | None = None
     key_order: str | None = None
     disk_profile: str | None = None
     block_factor: float | None = None

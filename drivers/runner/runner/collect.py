@@ -212,6 +212,7 @@ SCHEMA = pa.DataFrameSchema(
         "records": _integer(),
         "fields": _integer(),
         "field_bytes": _integer(),
+        "records_factor": _number(),  # times the scale's records; empty: not what is compared
         "key_order": _text(),
         "tuple_bytes": _integer(),  # empty: not what is compared
         "warehouses": _integer(),

@@ -121,6 +121,21 @@ def test_tuple_sizes_have_equal_bytes() -> None:
     assert len({d.dataset for d in plan.deployments.values()}) == 4
 
 
+def test_more_records_are_another_data_set_with_as_much_more_memory() -> None:
+    plan = _plan("beyond-scale", trials=1)
+    found = {t.cell.records_factor: (t.spec["ycsb"]["records"], plan.deployments[t.deployment]) for t in plan.trials}
+    assert {factor: records for factor, (records, _) in found.items()} == {n: n * 1_000_000 for n in (1, 2, 4, 8)}
+    one = found[1][1].values["memory_budget_bytes"]
+    for factor, (_, deployment) in found.items():
+        assert deployment.values["memory_budget_bytes"] == pytest.approx(factor * one, rel=0.01)
+        assert deployment.values["engine"]["eviction_block_bytes"] == 1 << 20, "the paper's at every size"
+    assert len({deployment.dataset for _, deployment in found.values()}) == 4
+    usual = make_deployment(
+        load(ROOT / "workloads", "fig06", "laptop"), Cell("anticache-alru", "read-only", 1.5, 8.0), CPUS, HDD
+    )
+    assert usual.id in plan.deployments, "as many as the scale has: Figure 6's own start"
+
+
 def test_another_order_of_keys_is_prewarmed_anew() -> None:
     plan = _plan("beyond-keys", trials=1)
     by_order = {(t.cell.system, t.cell.key_order): t.deployment for t in plan.trials}

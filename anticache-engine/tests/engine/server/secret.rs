@@ -91,6 +91,31 @@ fn a_client_with_a_secret_refuses_a_server_without_one() {
     stop(served);
 }
 
+/// Nothing could be sent to a server without partitions, and no key has one there.
+#[test]
+fn a_client_refuses_a_welcome_that_lacks_something() {
+    let lacking = [
+        serde_json::json!({"partitions": 0, "procedures": []}),
+        serde_json::json!({"procedures": []}),
+        serde_json::json!({"partitions": 1}),
+    ];
+    for welcome in lacking {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let text = welcome.to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+            stream.read_exact(&mut [0; 40]).unwrap();
+            stream.write_all(&(text.len() as u32).to_le_bytes()).unwrap();
+            stream.write_all(text.as_bytes()).unwrap();
+        });
+        let error = Client::connect(address).err().unwrap();
+        assert!(error.to_string().contains("its welcome is incomplete"), "{welcome}: {error}");
+        server.join().unwrap();
+    }
+}
+
 /// A server that asks for the proof but cannot give its own.
 #[test]
 fn a_client_refuses_a_server_that_does_not_know_the_secret() {

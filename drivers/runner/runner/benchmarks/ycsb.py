@@ -55,7 +55,7 @@ class Ycsb(Section):
         default={}, description="shapes of records by the bytes of a tuple, key included, for the axis tuple_bytes"
     )
     _records_per_record: float = PrivateAttr(default=1.0)
-    """So many records take the bytes of one of the section's own size."""
+    """So many records there are for each of the scale's: those of another size take as many bytes as its own."""
 
     @property
     def default_key_order(self) -> str:
@@ -63,12 +63,14 @@ class Ycsb(Section):
         return self.key_order
 
     def at(self, cell: Cell) -> Ycsb:
-        """Return the section with the cell's order of keys and size of tuples: as many bytes of them at each size."""
+        """Return the section with the cell's order of keys, size of tuples (as many bytes at each) and more records."""
         section = self.model_copy(update={"key_order": cell.key_order} if cell.key_order else {})
         if cell.tuple_bytes is not None:
             shape = self.tuples[cell.tuple_bytes]
             section = section.model_copy(update={name: getattr(shape, name) for name in TupleShape.model_fields})
             section._records_per_record = self.stored_bytes_per_record / shape.stored_bytes_per_record
+        if cell.records_factor is not None:
+            section._records_per_record *= cell.records_factor
         return section
 
     def _records(self, values: ScaleValues) -> int:

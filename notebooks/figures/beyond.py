@@ -176,13 +176,22 @@ def logs(table: pd.DataFrame) -> pd.DataFrame:
 
 def readers(table: pd.DataFrame) -> Figure:
     """Draw throughput by skew, a row of panels for each mix, a panel for each ratio, a line for each way to answer."""
+    columns = table["data_memory_ratio"].nunique()
+    return sweeps.draw(table, _by_mix_and_ratio(table), series="answer_readers", columns=columns)
+
+
+def terminals(table: pd.DataFrame) -> Figure:
+    """Draw throughput by terminals, a row of panels for each mix, a panel for each ratio, a line for each system."""
+    return sweeps.draw(table, _by_mix_and_ratio(table), series="system", x="terminals")
+
+
+def _by_mix_and_ratio(table: pd.DataFrame) -> list[Panel]:
     ratios_of = sorted(float(ratio) for ratio in table["data_memory_ratio"].unique())
-    panels = [
+    return [
         Panel(f"{mix}, {ratio:g}x", where=(("mix", mix), ("data_memory_ratio", ratio)))
         for mix in sorted(table["mix"].unique())
         for ratio in ratios_of
     ]
-    return sweeps.draw(table, panels, series="answer_readers", columns=len(ratios_of))
 
 
 def _point(table: pd.DataFrame, system: str, profile: str, order: str) -> data.Point:
@@ -202,5 +211,6 @@ ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFr
     "beyond-scale": (scale, partial(sweeps.against, base="mysql", series="system")),
     "beyond-log": (log, logs),
     "beyond-readers": (readers, partial(sweeps.against, base="durable", series="answer_readers")),
+    "beyond-terminals": (terminals, partial(sweeps.against, base="mysql", series="system")),
 }
 """What draws each experiment, and what makes its table of numbers."""

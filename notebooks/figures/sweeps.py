@@ -34,9 +34,15 @@ AXES = {
     "eviction_check_interval_us": "eviction check interval",
     "disk_profile": "disk",
     "records": "records",
+    "terminals": "terminals",
 }
 DISKS = ("hdd-7200", "hdd-15k", "sata-ssd", "nvme")
 """The emulated disks, the slowest first."""
+TOLD_APART_BY = (
+    *("disk_profile", "records_factor", "terminals_factor", "key_order"),
+    *("merge", "block_factor", "tuple_bytes"),
+)
+"""What trials of one mix and skew may differ by, where they are listed."""
 PANEL_INCHES = (4.0, 3.4)
 
 
@@ -225,6 +231,5 @@ def statements(run: Path, *ids: str) -> pd.DataFrame:
 def troubles(table: pd.DataFrame) -> pd.DataFrame:
     """Return the trials that are flagged or not valid, with the reason."""
     chosen = table[(table["status"] != "ok") | (table["flags"] != "")]
-    settings = ("disk_profile", "records_factor", "key_order", "merge", "block_factor", "tuple_bytes")
-    compared = [name for name in settings if name in chosen]
+    compared = [name for name in TOLD_APART_BY if name in chosen]
     return chosen[["experiment", "mix", "skew", *compared, "trial", "status", "flags", "reason"]].reset_index(drop=True)

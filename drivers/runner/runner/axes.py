@@ -21,6 +21,7 @@ Ratio = Annotated[float, Field(gt=0, le=1024)]
 BlockFactor = Annotated[float, Field(gt=0, le=64)]
 TupleBytes = Annotated[int, Field(ge=16, le=1 << 20)]
 RecordsFactor = Annotated[float, Field(gt=0, le=1024)]
+TerminalsFactor = Annotated[float, Field(gt=0, le=64)]
 KeyOrder = Literal["clustered", "scattered"]
 MicroBlock = Annotated[int, Field(ge=4096, le=1 << 24, multiple_of=4096)]
 Indexes = Annotated[int, Field(ge=0, le=8)]
@@ -75,6 +76,9 @@ class Grid(Strict):
     )
     records_factor: list[RecordsFactor] | None = Field(
         default=None, min_length=1, description="numbers above 0 and up to 1024: times the scale's records, e.g. [1, 4]"
+    )
+    terminals_factor: list[TerminalsFactor] | None = Field(
+        default=None, min_length=1, description="numbers above 0 and up to 64: times ycsb.terminals, e.g. [0.25, 1, 4]"
     )
     key_order: list[KeyOrder] | None = Field(default=None, min_length=1, description="clustered, scattered")
     disk_profile: list[str] | None = Field(
@@ -149,6 +153,7 @@ AXES = (
     Axis("data_memory_ratio", "{}x", deploys=True),
     Axis("tuple_bytes", "{} B", deploys=True, only_of="ycsb", optional=True),
     Axis("records_factor", "records x{}", deploys=True, only_of="ycsb", optional=True),
+    Axis("terminals_factor", "terminals x{}", deploys=True, only_of="ycsb", optional=True),
     Axis("key_order", deploys=True, only_of="ycsb", optional=True),
     Axis("disk_profile", deploys=True, optional=True),
     Axis("block_factor", "blocks x{}", deploys=True, optional=True, of_engine=True),
@@ -189,6 +194,7 @@ class Cell:
     benchmark: str | None = None
     tuple_bytes: int | None = None
     records_factor: float | None = None
+    terminals_factor: float | None = None
     key_order: str | None = None
     disk_profile: str | None = None
     block_factor: float | None = None

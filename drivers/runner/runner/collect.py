@@ -213,6 +213,7 @@ SCHEMA = pa.DataFrameSchema(
         "fields": _integer(),
         "field_bytes": _integer(),
         "records_factor": _number(),  # times the scale's records; empty: not what is compared
+        "terminals_factor": _number(),  # times the section's terminals, as above
         "key_order": _text(),
         "tuple_bytes": _integer(),  # empty: not what is compared
         "warehouses": _integer(),

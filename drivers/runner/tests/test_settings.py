@@ -136,6 +136,18 @@ def test_more_records_are_another_data_set_with_as_much_more_memory() -> None:
     assert usual.id in plan.deployments, "as many as the scale has: Figure 6's own start"
 
 
+def test_terminals_are_multiples_of_the_sections() -> None:
+    plan = _plan("beyond-terminals", trials=1)
+    for t in plan.trials:
+        assert t.spec["terminals"] == plan.deployments[t.deployment].values["terminals"]
+        assert t.spec["terminals"] == 64 * (t.cell.terminals_factor or 0)
+    assert {t.spec["terminals"] for t in plan.trials} == {16, 64, 256}
+    usual = make_deployment(
+        load(ROOT / "workloads", "fig06", "laptop"), Cell("mysql", "write-heavy", 1.5, 8.0), CPUS, HDD
+    )
+    assert usual.id in plan.deployments, "as many as elsewhere: Figure 6's own start"
+
+
 def test_another_order_of_keys_is_prewarmed_anew() -> None:
     plan = _plan("beyond-keys", trials=1)
     by_order = {(t.cell.system, t.cell.key_order): t.deployment for t in plan.trials}

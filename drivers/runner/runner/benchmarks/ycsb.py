@@ -63,8 +63,11 @@ class Ycsb(Section):
         return self.key_order
 
     def at(self, cell: Cell) -> Ycsb:
-        """Return the section with the cell's order of keys, size of tuples (as many bytes at each) and more records."""
-        section = self.model_copy(update={"key_order": cell.key_order} if cell.key_order else {})
+        """Return the section with the cell's order of keys, terminals, size of tuples (as many bytes) and records."""
+        own: dict[str, Any] = {"key_order": cell.key_order or self.key_order}
+        if cell.terminals_factor is not None:
+            own["terminals"] = max(1, round(self.terminals * cell.terminals_factor))
+        section = self.model_copy(update=own)
         if cell.tuple_bytes is not None:
             shape = self.tuples[cell.tuple_bytes]
             section = section.model_copy(update={name: getattr(shape, name) for name in TupleShape.model_fields})

@@ -38,10 +38,15 @@ AXES = {
 }
 DISKS = ("hdd-7200", "hdd-15k", "sata-ssd", "nvme")
 """The emulated disks, the slowest first."""
-TOLD_APART_BY = (
-    *("disk_profile", "records_factor", "terminals_factor", "key_order"),
-    *("merge", "block_factor", "tuple_bytes"),
-)
+TOLD_APART_BY = [
+    "disk_profile",
+    "records_factor",
+    "terminals_factor",
+    "key_order",
+    "merge",
+    "block_factor",
+    "tuple_bytes",
+]
 """What trials of one mix and skew may differ by, where they are listed."""
 PANEL_INCHES = (4.0, 3.4)
 

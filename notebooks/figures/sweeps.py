@@ -201,7 +201,7 @@ def numbers(table: pd.DataFrame, *, series: str, x: str = "skew", metric: str = 
     cells: dict[tuple[Any, ...], dict[str, str]] = {}
     for (*where, at, value), rows in table.groupby([*apart, x, series], sort=False):
         cells.setdefault((*where, at), {})[label(series, value, table)] = _cell(point(rows, 0.0, metric), metric)
-    order = [label(series, v, table) for v in sorted(table[series].dropna().unique())]
+    order = [label(series, v, table) for v in in_order(series, table[series])]
     lines = [
         {**{name: written(name, value) for name, value in zip(apart, where, strict=True)}, x: written(x, at), **found}
         for (*where, at), found in sorted(

@@ -33,6 +33,7 @@ RECORDS = 2000
 TERMINALS = 8
 FIELD_BYTES = 100
 LONGEST_S = 20
+CUTS = 5
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
@@ -263,12 +264,22 @@ def test_nothing_acknowledged_is_lost(node: Node, system: str) -> None:
 
 @pytest.mark.parametrize("system", SERVERS)
 def test_without_barriers_acknowledged_writes_are_lost(node: Node, system: str) -> None:
-    node.deploy(system)
-    subprocess.run(["mount", "-o", "remount,barrier=0", node.files], check=True)
-    seen = node.cut_power_under_load(system, 2.0)
-    try:
-        node.restore_power()
-        found = after_the_cut(node, system)
-    except AssertionError:
-        return  # not even the file system, or the server's own files, survived
-    assert any(found[key] < acknowledged for key, (acknowledged, _) in seen.items()), (found, seen)
+    # A drive whose platters have nothing else to do empties its cache after 10 ms: where this machine takes the CPU from
+    # server or client for that long, nothing is at risk at that moment. Cuts at other moments find something.
+    seen = []
+    for _ in range(CUTS):
+        node.deploy(system)
+        subprocess.run(["mount", "-o", "remount,barrier=0", node.files], check=True)
+        acknowledged_of = {
+            key: acknowledged for key, (acknowledged, _) in node.cut_power_under_load(system, 2.0).items()
+        }
+        try:
+            node.restore_power()
+            found = after_the_cut(node, system)
+        except AssertionError:
+            return  # not even the file system, or the server's own files, survived
+        if any(found[key] < acknowledged for key, acknowledged in acknowledged_of.items()):
+            return
+        seen.append((found, acknowledged_of))
+        node.stop()
+    raise AssertionError(f"{CUTS} cuts without barriers took nothing away: (found, acknowledged) {seen}")

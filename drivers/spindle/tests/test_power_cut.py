@@ -264,8 +264,8 @@ def test_nothing_acknowledged_is_lost(node: Node, system: str) -> None:
 
 @pytest.mark.parametrize("system", SERVERS)
 def test_without_barriers_acknowledged_writes_are_lost(node: Node, system: str) -> None:
-    # A drive whose platters have nothing else to do empties its cache after 10 ms: where this machine takes the CPU from
-    # server or client for that long, nothing is at risk at that moment. Cuts at other moments find something.
+    # A drive whose platters have nothing else to do empties its cache after 10 ms: where this machine takes the CPU
+    # from server or client for that long, nothing is at risk at that moment. Cuts at other moments find something.
     seen = []
     for _ in range(CUTS):
         node.deploy(system)

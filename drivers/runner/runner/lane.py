@@ -134,6 +134,8 @@ class LaneWorker:
                 self._recorder.warn(
                     f"the emulated disk {profile} is unlike its model here, its trials are flagged: {wrong}"
                 )
+            if cost := disk.costly(self._disk_tests[profile]):
+                self._recorder.warn(f"the emulated disk {profile} takes CPU time from what is measured: {cost}")
         if self._disk_tests:
             tests = {"disk_self_test": self._disk_tests.get(asked, []), "disk_self_tests": self._disk_tests}
             self._run.add_lanes({self.lane.name: {**self.lane.record(), **tests}})

@@ -392,6 +392,16 @@ def test_a_disk_that_failed_its_self_test_is_a_flag_on_its_trials() -> None:
     assert disk.judge(failed, late, tests) == failed
 
 
+def test_what_emulating_costs_is_no_figure_of_the_drive() -> None:
+    cost = {"name": "CPU of the daemon", "measured": 0.1086, "model": 0.1, "unit": "cores", "ok": False}
+    late = {"name": "late operations", "measured": 0.2, "model": 0.02, "unit": "share", "ok": False}
+    assert (disk.outside([cost]), disk.costly([cost])) == ("", "CPU of the daemon: 0.1086 cores, not 0.1")
+    assert (disk.outside([late]), disk.costly([late])) == ("late operations: 0.2 share, not 0.02", "")
+    assert disk.costly([{**cost, "ok": True}]) == ""
+    ok = {"status": "ok", "reason": "", "flags": []}
+    assert disk.judge(ok, {}, [cost]) == ok
+
+
 def test_the_ablations_share_a_notebook() -> None:
     names = applicable(["fig08", "beyond-alpha", "beyond-disk"], ROOT / "notebooks")
     assert names == ["fig08", "beyond", "beyond-load", "claims"]

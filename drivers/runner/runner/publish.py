@@ -1,10 +1,10 @@
 """A run as it is published: a compact copy that the committed notebooks, the claims and the report are made from.
 
-It is a run directory, less what only its machine can use: logs, endpoints, latency histograms, loadgen's copies of its
-specification; of ``events.csv`` the lines that figures and table need. Paths become ``…/NAME``, hosts of an inventory
-``node 1``, ``node 2``, addresses other than loopback ``ADDRESS``. The table and the verdicts are made from these
-records, so everybody can make them again. The same run gives the same bytes. An unfinished run is published the same
-way, to be gone on with elsewhere (`runner.union`).
+It is a run directory, less what only its machine can use: logs, endpoints, loadgen's copies of its specification; of
+``events.csv`` the lines that figures and table need. Paths become ``…/NAME``, hosts of an inventory ``node 1``,
+``node 2``, addresses other than loopback ``ADDRESS``. The table and the verdicts are made from these records, so
+everybody can make them again. The same run gives the same bytes. An unfinished run is published the same way, to be
+gone on with elsewhere (`runner.union`).
 """
 
 from __future__ import annotations
@@ -102,6 +102,9 @@ def _trial_file(path: Path, target: Path, hidden: Hidden) -> None:
         _copy_lines(path, target, lambda row: row.get("kind") not in TRAFFIC)
     elif path.suffix == ".csv":
         _copy_lines(path, target, lambda row: True)
+    elif path.suffix == ".hdr":
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
 
 
 def _copy_lines(path: Path, target: Path, wanted: Callable[[dict[str, str]], bool]) -> None:

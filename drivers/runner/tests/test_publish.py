@@ -68,6 +68,8 @@ def test_it_is_the_same_run(run: Run, tmp_path: Path) -> None:
     assert published["attempts"].tolist().count(2) == 1
     assert set(published["db_node"]) == {"node 1", ""}
     pd.testing.assert_frame_equal(collect.collect(copy), published)
+    histograms = [path.read_text() for path in copy.path.glob("trials/*/latency.hdr")]
+    assert histograms == ["Tag=read\n"] * (len(run.trials) - 1), "the second attempt has none"
 
 
 def test_nothing_of_the_machine_is_in_it(run: Run, tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_nothing_of_the_machine_is_in_it(run: Run, tmp_path: Path) -> None:
     files = _bytes(copy.path)
     for private in (b"db7", b"cl7", b"/home", b"someone", b"10.1.2.3", b"hostname", b"endpoint"):
         assert not [name for name, content in files.items() if private in content], private
-    assert {Path(name).suffix for name in files} == {".json", ".csv"}
+    assert {Path(name).suffix for name in files} == {".json", ".csv", ".hdr"}
     assert not [name for name in files if Path(name).name in ("spec.json", "trials.parquet") or "-run." in name]
     assert "…/loadgen is older" in copy.meta["warnings"][0]
     assert "node 1: load 3" in copy.meta["warnings"][0]

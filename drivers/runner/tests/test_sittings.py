@@ -51,7 +51,7 @@ def measure(run: Run, trial: Trial, minute: int, status: str = "ok", **more: Any
     environment = {"started_at": f"{at}:00+00:00", "ended_at": f"{at}:40+00:00", "code": dataclasses.asdict(CODE)}
     write_json(directory / "environment.json", {**environment, "sitting": run.sitting, "endpoint": {"a": "b"}})
     (directory / "timeline.csv").write_text("second,committed\n0,1\n")
-    (directory / "latency.hdr").write_text("not published\n")
+    (directory / "latency.hdr").write_text("Tag=read\n")
     run.commit(trial.hash)
 
 

@@ -519,6 +519,13 @@ def test_the_claims_about_tpcc_both_ways(new_run: MakeRun, record_trial: Callabl
     assert verdicts == {"C14": NOT_REPRODUCED, "C15": NOT_REPRODUCED, "C16": REPRODUCED}, "equal is not faster"
 
 
+def test_both_other_architectures_have_to_be_slower(new_run: MakeRun, record_trial: Callable[..., None]) -> None:
+    """Seven times the mean of the two is not seven times each."""
+    levels = {"mysql": 1800.0, "mysql-memcached": 100.0}
+    table = _table_of(["fig07"], new_run, record_trial, lambda cell: levels.get(cell.system, 10_000.0))
+    assert _judged(table)["C14"]["verdict"] == NOT_REPRODUCED
+
+
 def test_an_inconsistent_trial_proves_nothing(new_run: MakeRun, record_trial: Callable[..., None]) -> None:
     table = _table_of(["fig07"], new_run, record_trial, _tpcc_like_the_paper)
     mysql = table["system"] == "mysql"

@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import parts
+from figures import parts, tables
 from figures.data import Point, point
 from figures.lines import line
 from figures.ratios import NOT_MEASURED, number
@@ -48,7 +48,7 @@ def headline(table: pd.DataFrame, size: str = "") -> str:
     counted = f"{repetitions.min()} to {repetitions.max()}" if len(repetitions) else "no"
     return (
         f"run {table['run'].iloc[0]}, scale {scales}, {where}: {size + ', ' if size else ''}"
-        f"{table['trial'].max() + 1} trial(s) per cell, each the median of {counted} repetitions,"
+        f"{tables.trials_per_cell(table)}, each the median of {counted} repetitions,"
         f" code {collect.code_of(table)}"
     )
 

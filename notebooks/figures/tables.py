@@ -70,9 +70,20 @@ def headline(table: pd.DataFrame) -> str:
     scales, disks = (", ".join(table[name].unique()) for name in ("scale", "disk_profile"))
     return (
         f"run {table['run'].iloc[0]}, scale {scales}, disk {disks}: {_size(table)},"
-        f" {_length(table)}, {table['trial'].max() + 1} trial(s) per cell,"
+        f" {_length(table)}, {trials_per_cell(table)},"
         f" code {collect.code_of(table)}"
     )
+
+
+def trials_per_cell(table: pd.DataFrame) -> str:
+    """Say how many trials of each cell were measured, valid or not; from one up where cells differ."""
+    measured = table[table["status"].isin(["ok", "invalid"])]["trial"].value_counts()
+    if measured.empty:
+        return "no trial"
+    most = int(measured.index.max()) + 1
+    if most == 1:
+        return "1 trial per cell"
+    return f"{most} trials per cell" if measured.nunique() == 1 else f"1 to {most} trials per cell"
 
 
 def _length(table: pd.DataFrame) -> str:

@@ -28,10 +28,8 @@ EMPTY = {"metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
 @pytest.fixture(scope="session")
 def recorded() -> pd.DataFrame:
-    """The published trials of Figure 6, each made valid: what is wrong with a trial, a test says itself."""
-    published = store.newest_published(ROOT / "results" / "published")
-    assert published is not None
-    table = collect.read(published.path)
+    """The trials of Figure 6 of the smallest scale, each made valid: what is wrong with a trial, a test says itself."""
+    table = collect.read(ROOT / "results" / "published" / "smoke")
     table = table[table["experiment"] == "fig06"].reset_index(drop=True)
     assert table["throughput_txn_s"].notna().all()
     table["status"], table["flags"], table["reason"], table["dirty"] = "ok", "", "", True
@@ -230,6 +228,19 @@ def test_the_footer_says_which_code(recorded: pd.DataFrame) -> None:
     mixed = recorded.copy()
     mixed.loc[0, "commit"] = "c0ffeec0ffeec0ffee"
     assert "code mixed: c0ffeec0ffee with uncommitted changes, " in tables.headline(mixed)
+
+
+def test_how_many_trials_a_cell_has_is_said(recorded: pd.DataFrame) -> None:
+    measured = recorded[recorded["status"] == "ok"]
+    once = measured[measured["trial"] == 0]
+    twice = pd.concat([once, once.assign(trial=1)])
+    for table, said in (
+        (once, "1 trial per cell"),
+        (twice, "2 trials per cell"),
+        (twice.iloc[:-1], "1 to 2 trials per cell"),
+        (once.assign(status="planned"), "no trial"),
+    ):
+        assert f", {said}, code" in tables.headline(table)
 
 
 def test_the_verdicts_have_their_qualifiers_beside_them(run: Path) -> None:

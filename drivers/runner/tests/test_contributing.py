@@ -33,7 +33,7 @@ COPIED = (
     "drivers/spindle/profiles",
     "examples",
     "notebooks",
-    "results/published/smoke",
+    "results/published/laptop",
     "results/reference",
     "workloads",
 )

@@ -34,8 +34,9 @@ def applicable(experiments: list[str], directory: Path) -> list[str]:
 
     An experiment may have several, ``NAME.ipynb`` and ``NAME-….ipynb``. Experiments whose names have a first part in
     common share those that begin with it: ``beyond.ipynb``, ``beyond-….ipynb``. What a run lacks of them, they say
-    themselves.
+    themselves. The paper's figures come first, in their order: a run that grew in several sittings has another one.
     """
+    experiments = sorted(experiments, key=lambda name: (not name.startswith("fig"), name))
     families = (name.split("-")[0] for name in experiments)
     shared = (path.stem for family in families for path in sorted(directory.glob(f"{family}-*.ipynb")))
     named = (part for name in experiments for part in (name, name.split("-")[0]))

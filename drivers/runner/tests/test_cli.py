@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from runner import context, identity, machine, precautions, resume, store
+from runner import collect, context, identity, machine, precautions, resume, store
 from runner.cli import command_line, main
 from runner.cluster import Cluster, Lane
 from runner.disk import NODE_DISK
@@ -106,6 +106,8 @@ def test_the_published_run_is_shown_and_named_where_there_is_none(
     plan["trials"] = [trial for trial in plan["trials"] if trial["experiment"] == "fig10"]
     write_json(published / "plan.json", plan)
     write_json(published / "run.json", {**run, "experiments": ["fig10"]})
+    table = collect.read(published)
+    collect.write(table[table["experiment"] == "fig10"], published, collect.PUBLISHED_FILES)
     monkeypatch.setattr(context, "PUBLISHED", published.parent)
     results = tmp_path / "results"
     done = runner("report", "--results", str(results))

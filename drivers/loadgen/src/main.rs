@@ -1,4 +1,4 @@
-//! `loadgen load|prewarm|run|check|counters --spec FILE.json [--out DIR]`.
+//! `loadgen load|prewarm|settle|run|check|counters --spec FILE.json [--out DIR]`.
 //!
 //! Exit codes: 0 done (a trial's own status is in its `result.json`), 2 bad input, 3 `check` has found the data inconsistent, 130 interrupted,
 //! 1 anything else.
@@ -33,6 +33,8 @@ enum Command {
     Load(Call),
     /// Fill the caches with the hottest records.
     Prewarm(Call),
+    /// Have the servers write what they have put off, so that the next trial does not pay for the one before.
+    Settle(Call),
     /// Run one trial and write result.json, timeline.csv and latency.hdr (in an open loop also response.hdr) into --out.
     Run(Call),
     /// Read all rows, check their consistency and print a checksum of each table; no transaction may run meanwhile.
@@ -81,6 +83,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Load(call) => load(&call, &interrupt),
         Command::Prewarm(call) => prewarm(&call, &interrupt),
+        Command::Settle(call) => settle(&call, &interrupt),
         Command::Run(call) => run(&call, &interrupt),
         Command::Check(call) => check(&call, &interrupt),
         Command::Counters(call) => counters(&call),
@@ -110,6 +113,14 @@ fn prewarm(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let summary = system.prewarm(BulkWork { threads: spec.loading_threads, interrupt })?;
     call.report("prewarm", &json!({"format": 1, "summary": summary, "seconds": started.elapsed().as_secs_f64()}))
+}
+
+fn settle(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+    let spec = call.read_spec()?;
+    let system = system::open(&spec, &Workload::new(&spec))?;
+    let started = Instant::now();
+    let summary = system.settle(interrupt)?;
+    call.report("settle", &json!({"format": 1, "summary": summary, "seconds": started.elapsed().as_secs_f64()}))
 }
 
 fn run(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {

@@ -147,6 +147,15 @@ pub trait System: Send + Sync {
     /// sentence for the log.
     fn prewarm(&self, work: BulkWork<'_>) -> Result<String, SystemError>;
 
+    /// Has the servers do what they have put off (pages to write back, a log that only a snapshot shortens) and waits until it is done, so that a
+    /// trial begins with the same state whatever ran before it. Returns a sentence for the log. A system that puts nothing off has nothing to do.
+    ///
+    /// # Errors
+    /// Why something is left to be done.
+    fn settle(&self, _interrupt: &Interrupt) -> Result<String, SystemError> {
+        Ok("nothing was put off".to_owned())
+    }
+
     /// How `terminals` terminals are grouped onto connections, one worker thread each, on a client
     /// with `cpus` CPUs.
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>>;

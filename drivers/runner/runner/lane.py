@@ -21,7 +21,7 @@ from runner.axes import Cell
 from runner.cluster import Lane
 from runner.deploy import Ansible, deployment_file, save
 from runner.errors import RunError
-from runner.files import write_json, write_text
+from runner.files import read_json, write_json, write_text
 from runner.hosts import Host, LostNodeError, Processes, alive
 from runner.interrupt import Interrupt
 from runner.judge import disk_reason, judge, one_line
@@ -34,6 +34,7 @@ LOAD_LIMIT_S = 60.0
 LOAD_ROWS_PER_S = 2_000  # slower loading than this counts as hung
 LOG_TAIL_LINES = 200
 KILL_GRACE_S = 1.0
+REPORTING = ("check", "settle")  # what loadgen says in a file as well
 SYSTEM_DIRECTORIES = ("mysql", "memcached", "anticache")  # below node_root; beside them lie data sets and disk
 
 
@@ -315,27 +316,47 @@ class LaneWorker:
             cancelled=self._interrupt,
             limit_s=LOAD_LIMIT_S + rows / LOAD_ROWS_PER_S,
             servers=running.servers,
-            out=verb == "check",
+            out=verb in REPORTING,
         )
 
-    def _loadgen(self, verb: str, workload: Workload, cell: Cell, running: Running) -> None:
-        """Load or prewarm; raises RunError with loadgen's last line when that fails."""
+    def _loadgen(
+        self, verb: str, workload: Workload, cell: Cell, running: Running, directory: Path | None = None
+    ) -> None:
+        """Load, prewarm or settle; raises RunError with loadgen's last line when that fails.
+
+        What it says goes to `directory`, by default the deployment's.
+        """
+        directory = directory or running.place
         memory = self._watch_memory(running)
-        outcome = self._call(verb, workload, cell, running, running.place)
+        outcome = self._call(verb, workload, cell, running, directory)
         if outcome.stopped or outcome.exit_code != 0:
             why = outcome.stopped or outcome.last_line or f"exit code {outcome.exit_code}"
             why = memory.exceeded(running.servers.dead()) or why
-            self._keep_logs(running.endpoint, running.place)
-            raise RunError(f"loadgen {verb} failed: {why}; log: {running.place / f'loadgen-{verb}.log'}")
+            self._keep_logs(running.endpoint, directory)
+            raise RunError(f"loadgen {verb} failed: {why}; log: {directory / f'loadgen-{verb}.log'}")
+
+    def _settle(self, trial: Trial, running: Running, directory: Path) -> str:
+        """Let the servers write what they put off, with the disk still fast: no trial pays for what came before it.
+
+        Returns what they did. Raises RunError when it cannot be done.
+        """
+        workload = self._plan.workload(trial.experiment)
+        if workload.section_of(trial.cell).inside:
+            return ""
+        self._doing(f"settling before {trial.cell.label()}")
+        with self._timed("settle"):
+            self._loadgen("settle", workload, trial.cell, running, directory)
+        return str(read_json(directory / "settle.json")["summary"])
 
     # -- trials -----------------------------------------------------------------------------------------------
 
     def _measure(self, trial: Trial, running: Running) -> bool:
         """Run one trial and record it; returns False when the deployment cannot serve another one."""
-        self._doing(trial.cell.label(), trial.hash, trial.spec["warmup_s"] + trial.spec["measure_s"])
         try:
             directory = self._run.begin(trial.hash)
-            result, healthy = self._run_trial(trial, running, directory)
+            settled = self._settle(trial, running, directory)
+            self._doing(trial.cell.label(), trial.hash, trial.spec["warmup_s"] + trial.spec["measure_s"])
+            result, healthy = self._run_trial(trial, running, directory, settled)
             if result["status"] == "failed":
                 self._keep_logs(running.endpoint, directory)
             self._run.commit(trial.hash)
@@ -351,7 +372,7 @@ class LaneWorker:
         self._recorder.report(trial, result, self.lane)
         return healthy
 
-    def _run_trial(self, trial: Trial, running: Running, directory: Path) -> tuple[dict[str, Any], bool]:
+    def _run_trial(self, trial: Trial, running: Running, directory: Path, settled: str) -> tuple[dict[str, Any], bool]:
         """Measure and write the record; return the result, and whether the deployment can serve another trial."""
         db, pids = self.lane.db, running.servers.pids
         write_json(directory / "spec.json", self._recorder.spec(trial, running.deployment))
@@ -376,6 +397,7 @@ class LaneWorker:
         environment = self._recorder.environment(self.lane, running.endpoint, result, started, profile=profile)
         environment |= {
             "took_s": {name: round(s, 3) for name, s in self._took_s.items()},
+            "settled": settled,
             "node_bytes": self._node_bytes(running.deployment),
             "load_average_before": load[db.name],
             "client_load_average_before": load[self.lane.client.name],

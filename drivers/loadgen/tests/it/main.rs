@@ -14,6 +14,7 @@ mod secret;
 mod served;
 mod servers;
 mod settings;
+mod settle;
 mod tpcc;
 mod tpcc_mysql;
 mod tpcc_trouble;

@@ -15,6 +15,7 @@ use anticache_engine::client::{Client, ClientError, Reply};
 use anticache_engine::secret::Secret;
 use serde_json::{Map, Value};
 
+use crate::interrupt::Interrupt;
 use crate::row_hash::RowSum;
 use crate::spec::Spec;
 use crate::system::{
@@ -26,6 +27,8 @@ use crate::workload::Workload;
 const SERVER: &str = "anticached";
 /// A server that answers nothing at all for this long is dead; blocks come from disk in less.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// So long a snapshot of everything may take before its client gives up.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Loading requests that a thread has outstanding, so that the server never waits for it.
 const LOAD_OUTSTANDING: usize = 8;
 
@@ -159,6 +162,14 @@ impl System for AnticacheSystem {
             // What the transactions want most was loaded last, by age, and what is static is always in memory.
             Workload::Tpcc(_) => Ok(format!("{SERVER}: loading by age left the newest orders in memory")),
         }
+    }
+
+    /// A snapshot: then none comes due in a trial for what was logged, or for the time that has passed, before it.
+    fn settle(&self, _interrupt: &Interrupt) -> Result<String, SystemError> {
+        let mut client = self.client()?;
+        client.set_timeout(Some(SNAPSHOT_TIMEOUT)).map_err(|error| self.unreachable(&error))?;
+        let generation = client.snapshot().map_err(|error| system_error(self.address, &error))?;
+        Ok(format!("{SERVER}: snapshot {generation}"))
     }
 
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>> {

@@ -7,6 +7,7 @@
 pub mod rows;
 pub mod schema;
 pub mod session;
+pub mod settle;
 pub mod tpcc;
 pub mod ycsb;
 
@@ -15,6 +16,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
+use crate::interrupt::Interrupt;
 use crate::spec::{MysqlTransaction, Spec};
 use crate::system::{Adapter, Address, BulkWork, ByServer, Connection, System, SystemError, one_terminal_each};
 use crate::workload::Workload;
@@ -77,6 +79,10 @@ impl System for MysqlSystem {
             Workload::Ycsb(ycsb) => ycsb::bulk::prewarm_buffer_pool(&self.server, ycsb, work),
             Workload::Tpcc(tpcc) => tpcc::prewarm::prewarm_buffer_pool(&self.server, tpcc, work),
         }
+    }
+
+    fn settle(&self, interrupt: &Interrupt) -> Result<String, SystemError> {
+        settle::write_back(&self.server, interrupt)
     }
 
     fn terminal_groups(&self, terminals: u32, _cpus: usize) -> Vec<Range<u32>> {

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anticache_engine::catalog::{Catalog, TableId};
 use serde_json::{Map, Value};
 
+use crate::interrupt::Interrupt;
 use crate::spec::Spec;
 use crate::system::{Adapter, BulkWork, ByServer, CacheDifferences, Connection, System, SystemError};
 use crate::systems::mysql::tpcc::TpccConnection;
@@ -128,6 +129,11 @@ impl System for MysqlMemcachedSystem {
             Workload::Tpcc(tpcc) => tpcc::prewarm::prewarm_cache(self, tpcc, work)?,
         };
         Ok(format!("{pool}; {cache}"))
+    }
+
+    /// Memcached puts nothing off.
+    fn settle(&self, interrupt: &Interrupt) -> Result<String, SystemError> {
+        self.mysql.settle(interrupt)
     }
 
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>> {

@@ -1,4 +1,4 @@
-//! `loadgen load|prewarm|settle|run|check|counters --spec FILE.json [--out DIR]`.
+//! `loadgen load|prewarm|quiesce|run|check|counters --spec FILE.json [--out DIR]`.
 //!
 //! Exit codes: 0 done (a trial's own status is in its `result.json`), 2 bad input, 3 `check` has found the data inconsistent, 130 interrupted,
 //! 1 anything else.
@@ -34,7 +34,7 @@ enum Command {
     /// Fill the caches with the hottest records.
     Prewarm(Call),
     /// Have the servers write what they have put off, so that the next trial does not pay for the one before.
-    Settle(Call),
+    Quiesce(Call),
     /// Run one trial and write result.json, timeline.csv and latency.hdr (in an open loop also response.hdr) into --out.
     Run(Call),
     /// Read all rows, check their consistency and print a checksum of each table; no transaction may run meanwhile.
@@ -83,7 +83,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Load(call) => load(&call, &interrupt),
         Command::Prewarm(call) => prewarm(&call, &interrupt),
-        Command::Settle(call) => settle(&call, &interrupt),
+        Command::Quiesce(call) => quiesce(&call, &interrupt),
         Command::Run(call) => run(&call, &interrupt),
         Command::Check(call) => check(&call, &interrupt),
         Command::Counters(call) => counters(&call),
@@ -115,12 +115,12 @@ fn prewarm(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     call.report("prewarm", &json!({"format": 1, "summary": summary, "seconds": started.elapsed().as_secs_f64()}))
 }
 
-fn settle(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+fn quiesce(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     let spec = call.read_spec()?;
     let system = system::open(&spec, &Workload::new(&spec))?;
     let started = Instant::now();
-    let summary = system.settle(interrupt)?;
-    call.report("settle", &json!({"format": 1, "summary": summary, "seconds": started.elapsed().as_secs_f64()}))
+    let summary = system.quiesce(interrupt)?;
+    call.report("quiesce", &json!({"format": 1, "summary": summary, "seconds": started.elapsed().as_secs_f64()}))
 }
 
 fn run(call: &Call, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {

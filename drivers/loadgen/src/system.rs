@@ -152,7 +152,7 @@ pub trait System: Send + Sync {
     ///
     /// # Errors
     /// Why something is left to be done.
-    fn settle(&self, _interrupt: &Interrupt) -> Result<String, SystemError> {
+    fn quiesce(&self, _interrupt: &Interrupt) -> Result<String, SystemError> {
         Ok("nothing was put off".to_owned())
     }
 

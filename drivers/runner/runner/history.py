@@ -96,8 +96,8 @@ class History:
         set_s = trial["spec"]["warmup_s"] + trial["spec"]["measure_s"]
         if any(name in took_s for name in DEPLOYING):
             took_s = {**took_s, "deployment": sum(took_s.get(name, 0.0) for name in DEPLOYING)}
-        # Beside what is set: settling what came before, connecting, draining, checks, recording.
-        beside_s = took_s.get("settle", 0.0) + max(0.0, duration_s - set_s)
+        # Beside what is set: writing what was put off, connecting, draining, checks, recording.
+        beside_s = took_s.get("quiesce", 0.0) + max(0.0, duration_s - set_s)
         for phase, seconds in (*took_s.items(), ("beside", beside_s)):
             for sort in sorts_of_data(deployment) if phase == "keep" else sorts:
                 self.seconds[phase, sort].append(float(seconds))

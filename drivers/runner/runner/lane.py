@@ -34,7 +34,7 @@ LOAD_LIMIT_S = 60.0
 LOAD_ROWS_PER_S = 2_000  # slower loading than this counts as hung
 LOG_TAIL_LINES = 200
 KILL_GRACE_S = 1.0
-REPORTING = ("check", "settle")  # what loadgen says in a file as well
+REPORTING = ("check", "quiesce")  # what loadgen says in a file as well
 SYSTEM_DIRECTORIES = ("mysql", "memcached", "anticache")  # below node_root; beside them lie data sets and disk
 
 
@@ -322,7 +322,7 @@ class LaneWorker:
     def _loadgen(
         self, verb: str, workload: Workload, cell: Cell, running: Running, directory: Path | None = None
     ) -> None:
-        """Load, prewarm or settle; raises RunError with loadgen's last line when that fails.
+        """Load, prewarm or quiesce; raises RunError with loadgen's last line when that fails.
 
         What it says goes to `directory`, by default the deployment's.
         """
@@ -335,7 +335,7 @@ class LaneWorker:
             self._keep_logs(running.endpoint, directory)
             raise RunError(f"loadgen {verb} failed: {why}; log: {directory / f'loadgen-{verb}.log'}")
 
-    def _settle(self, trial: Trial, running: Running, directory: Path) -> str:
+    def _quiesce(self, trial: Trial, running: Running, directory: Path) -> str:
         """Let the servers write what they put off, with the disk still fast: no trial pays for what came before it.
 
         Returns what they did. Raises RunError when it cannot be done.
@@ -343,10 +343,10 @@ class LaneWorker:
         workload = self._plan.workload(trial.experiment)
         if workload.section_of(trial.cell).inside:
             return ""
-        self._doing(f"settling before {trial.cell.label()}")
-        with self._timed("settle"):
-            self._loadgen("settle", workload, trial.cell, running, directory)
-        return str(read_json(directory / "settle.json")["summary"])
+        self._doing(f"quiescing before {trial.cell.label()}")
+        with self._timed("quiesce"):
+            self._loadgen("quiesce", workload, trial.cell, running, directory)
+        return str(read_json(directory / "quiesce.json")["summary"])
 
     # -- trials -----------------------------------------------------------------------------------------------
 
@@ -354,9 +354,9 @@ class LaneWorker:
         """Run one trial and record it; returns False when the deployment cannot serve another one."""
         try:
             directory = self._run.begin(trial.hash)
-            settled = self._settle(trial, running, directory)
+            quiesced = self._quiesce(trial, running, directory)
             self._doing(trial.cell.label(), trial.hash, trial.spec["warmup_s"] + trial.spec["measure_s"])
-            result, healthy = self._run_trial(trial, running, directory, settled)
+            result, healthy = self._run_trial(trial, running, directory, quiesced)
             if result["status"] == "failed":
                 self._keep_logs(running.endpoint, directory)
             self._run.commit(trial.hash)
@@ -372,7 +372,7 @@ class LaneWorker:
         self._recorder.report(trial, result, self.lane)
         return healthy
 
-    def _run_trial(self, trial: Trial, running: Running, directory: Path, settled: str) -> tuple[dict[str, Any], bool]:
+    def _run_trial(self, trial: Trial, running: Running, directory: Path, quiesced: str) -> tuple[dict[str, Any], bool]:
         """Measure and write the record; return the result, and whether the deployment can serve another trial."""
         db, pids = self.lane.db, running.servers.pids
         write_json(directory / "spec.json", self._recorder.spec(trial, running.deployment))
@@ -397,7 +397,7 @@ class LaneWorker:
         environment = self._recorder.environment(self.lane, running.endpoint, result, started, profile=profile)
         environment |= {
             "took_s": {name: round(s, 3) for name, s in self._took_s.items()},
-            "settled": settled,
+            "quiesced": quiesced,
             "node_bytes": self._node_bytes(running.deployment),
             "load_average_before": load[db.name],
             "client_load_average_before": load[self.lane.client.name],

@@ -53,8 +53,8 @@ if verb == "check":
     if answer.get("endless"):
         signal.pause()
     sys.exit(answer["exit"])
-if verb == "settle":
-    (out / "settle.json").write_text(json.dumps({"summary": "nothing was put off"}))
+if verb == "quiesce":
+    (out / "quiesce.json").write_text(json.dumps({"summary": "nothing was put off"}))
 if verb == "run":
     (out / "result.json").write_text(json.dumps(said["result"]))
     (out / "timeline.csv").write_text("second,committed\\n-1,5\\n0,100\\n1,120\\n2,110\\n")

@@ -320,18 +320,18 @@ def test_a_loadgen_that_refuses_fails_the_trials_with_its_words(sweep: Execute, 
     assert all("loadgen load failed: spec.json: terminals = 0: out of range" in r for r in reasons)
 
 
-def test_a_system_that_cannot_be_settled_is_not_measured(sweep: Execute, tmp_path: Path) -> None:
-    unsettled = _script(tmp_path / "failing", '[ "$1" != settle ] && exit 0; echo "7 pages are left" >&2; exit 1')
-    summary, run, _ = sweep(program=unsettled)
+def test_a_system_that_cannot_be_quiesced_is_not_measured(sweep: Execute, tmp_path: Path) -> None:
+    restless = _script(tmp_path / "failing", '[ "$1" != quiesce ] && exit 0; echo "7 pages are left" >&2; exit 1')
+    summary, run, _ = sweep(program=restless)
     assert summary.failed == 4
     reasons = [recorded.reason for recorded in run.recorded().values()]
-    assert all("loadgen settle failed: 7 pages are left" in r for r in reasons), reasons
+    assert all("loadgen quiesce failed: 7 pages are left" in r for r in reasons), reasons
 
 
 def test_a_trial_without_a_result_says_what_loadgen_said(sweep: Execute, tmp_path: Path) -> None:
-    settles = 'for out; do :; done; [ "$1" = settle ] && echo \'{"summary": ""}\' > "$out/settle.json"; '
+    quiesces = 'for out; do :; done; [ "$1" = quiesce ] && echo \'{"summary": ""}\' > "$out/quiesce.json"; '
     panics = '[ "$1" != run ] && exit 0; echo "thread panicked" >&2; exit 101'
-    crashing = _script(tmp_path / "crashing", settles + panics)
+    crashing = _script(tmp_path / "crashing", quiesces + panics)
     summary, run, _ = sweep(program=crashing)
     assert summary.failed == 4
     assert {r.reason for r in run.recorded().values()} == {"loadgen left no result (exit code 101): thread panicked"}

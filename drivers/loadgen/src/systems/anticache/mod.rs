@@ -165,7 +165,7 @@ impl System for AnticacheSystem {
     }
 
     /// A snapshot: then none comes due in a trial for what was logged, or for the time that has passed, before it.
-    fn settle(&self, _interrupt: &Interrupt) -> Result<String, SystemError> {
+    fn quiesce(&self, _interrupt: &Interrupt) -> Result<String, SystemError> {
         let mut client = self.client()?;
         client.set_timeout(Some(SNAPSHOT_TIMEOUT)).map_err(|error| self.unreachable(&error))?;
         let generation = client.snapshot().map_err(|error| system_error(self.address, &error))?;

@@ -4,10 +4,10 @@
 //! Deadlocks (1213) and lock wait limits (1205) are rolled back, counted and repeated until the
 //! transaction commits, its latency running on. Any other error ends the trial with its reason.
 
+pub mod quiesce;
 pub mod rows;
 pub mod schema;
 pub mod session;
-pub mod settle;
 pub mod tpcc;
 pub mod ycsb;
 
@@ -81,8 +81,8 @@ impl System for MysqlSystem {
         }
     }
 
-    fn settle(&self, interrupt: &Interrupt) -> Result<String, SystemError> {
-        settle::write_back(&self.server, interrupt)
+    fn quiesce(&self, interrupt: &Interrupt) -> Result<String, SystemError> {
+        quiesce::write_back(&self.server, interrupt)
     }
 
     fn terminal_groups(&self, terminals: u32, _cpus: usize) -> Vec<Range<u32>> {

@@ -132,8 +132,8 @@ impl System for MysqlMemcachedSystem {
     }
 
     /// Memcached puts nothing off.
-    fn settle(&self, interrupt: &Interrupt) -> Result<String, SystemError> {
-        self.mysql.settle(interrupt)
+    fn quiesce(&self, interrupt: &Interrupt) -> Result<String, SystemError> {
+        self.mysql.quiesce(interrupt)
     }
 
     fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>> {

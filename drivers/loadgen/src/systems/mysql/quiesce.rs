@@ -7,7 +7,7 @@ use crate::system::SystemError;
 
 use super::session::{MysqlServer, SERVER, Session, Use};
 
-/// Pages that an idle server writes back in a second while it settles: more than any disk takes.
+/// Pages that an idle server writes back in a second while it is quiesced: more than any disk takes.
 const PAGES_PER_S: u64 = 100_000;
 /// Time between two looks at what is left.
 const LOOK: Duration = Duration::from_millis(20);

@@ -29,29 +29,30 @@ fn mysql_writes_back_its_dirty_pages_and_keeps_its_settings() {
     let dirty = |state: &Value| state["counters"]["mysqld"]["Innodb_buffer_pool_pages_dirty"].as_u64().unwrap();
     let before = succeed(&bench, "counters");
     assert!(dirty(&before) > 20, "{} dirty pages after updates", dirty(&before));
-    let settled = succeed(&bench, "settle");
-    assert!(settled["summary"].as_str().unwrap().contains("dirty pages written back"), "{settled}");
+    let done = succeed(&bench, "quiesce");
+    assert!(done["summary"].as_str().unwrap().contains("dirty pages written back"), "{done}");
     let after = succeed(&bench, "counters");
     assert_eq!(dirty(&after), 0);
     for name in ["innodb_io_capacity", "innodb_io_capacity_max"] {
         assert_eq!(after["settings"]["mysqld"][name], before["settings"]["mysqld"][name], "{name}");
     }
-    assert_eq!(succeed(&bench, "settle")["summary"], "mysqld: no dirty page");
+    assert_eq!(succeed(&bench, "quiesce")["summary"], "mysqld: no dirty page");
 }
 
 #[test]
 fn the_engine_takes_a_snapshot() {
-    let settings = json!({"memory_budget_bytes": 8 << 20, "log": "sync", "snapshot_interval_s": 0, "snapshot_log_bytes": 0});
+    let settings =
+        json!({"memory_budget_bytes": 8 << 20, "log": "sync", "snapshot_interval_s": 0, "snapshot_log_bytes": 0});
     let served = Served::start(Bench::new(), "ycsb.sql", &settings);
     served.succeed("load");
     let snapshots = || served.client().stats().unwrap()["snapshots"].as_u64().unwrap();
     assert_eq!(snapshots(), 0);
-    let settled = served.succeed("settle");
-    assert_eq!((settled["summary"].as_str(), snapshots()), (Some("anticached: snapshot 1"), 1));
+    let done = served.succeed("quiesce");
+    assert_eq!((done["summary"].as_str(), snapshots()), (Some("anticached: snapshot 1"), 1));
     served.stop();
 }
 
 #[test]
 fn a_system_that_puts_nothing_off_has_nothing_to_do() {
-    assert_eq!(succeed(&Bench::new(), "settle")["summary"], "nothing was put off");
+    assert_eq!(succeed(&Bench::new(), "quiesce")["summary"], "nothing was put off");
 }

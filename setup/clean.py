@@ -26,7 +26,7 @@ import daemons  # noqa: E402  (the repository's own, beside the roles that start
 def stop_servers(node_root: Path) -> list[str]:
     """Stops every server recorded under the node root; returns what went wrong, one text per server."""
     problems = []
-    for state_path in sorted(node_root.glob("*/*.daemon.json")):
+    for state_path in daemons.files_of_servers(node_root, "*.daemon.json"):
         name = state_path.name.removesuffix(".daemon.json")
         try:
             if daemons.stop(state_path, STOP_TIMEOUT_S):

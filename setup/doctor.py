@@ -183,7 +183,7 @@ def check_port(system: str, port: int) -> Finding:
 
 def check_stale_servers(node_root: Path) -> Finding:
     """Servers of an earlier run that were never stopped."""
-    states = [daemons.running_state(path) for path in sorted(node_root.glob("*/*.daemon.json"))]
+    states = [daemons.running_state(path) for path in daemons.files_of_servers(node_root, "*.daemon.json")]
     running = [f"{state['name']} ({state['pid']})" for state in states if state]
     if running:
         return Finding(

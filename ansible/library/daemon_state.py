@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.daemons import Daemon, DaemonError, group_of_state, running_state, start, stop
+from ansible.module_utils.daemons import (
+    Daemon,
+    DaemonError,
+    files_of_servers,
+    group_of_state,
+    running_state,
+    start,
+    stop,
+)
 from ansible.module_utils.node_files import DataDirectory, NodeFile, NodeFileError
 
 DOCUMENTATION = r"""
@@ -127,7 +135,7 @@ def daemon_of(options: dict[str, Any]) -> Daemon:
 def end_others(options: dict[str, Any], keep: dict[Path, str], check_mode: bool) -> dict[str, Any]:
     """Ends every server below the root but those of `keep` (state file to fingerprint)."""
     root, stopped, kept = Path(options["root"]), [], []
-    for state_path in sorted(root.glob("*/*.daemon.json")):
+    for state_path in files_of_servers(root, "*.daemon.json"):
         name = state_path.name.removesuffix(".daemon.json")
         state = running_state(state_path)
         if state is not None and state["fingerprint"] == keep.get(state_path):
@@ -137,7 +145,7 @@ def end_others(options: dict[str, Any], keep: dict[Path, str], check_mode: bool)
         elif stop(state_path, options["timeout_s"]):
             stopped.append(name)
     if stopped and not check_mode:
-        for endpoint in root.glob("*/endpoint.json"):
+        for endpoint in files_of_servers(root, "endpoint.json"):
             endpoint.unlink(missing_ok=True)
     return {"changed": bool(stopped), "stopped": stopped, "kept": kept}
 

@@ -73,6 +73,7 @@ device:
 """
 
 LABEL = "anticache-eval"
+IN_USE = "is in use by"  # says spindle of a file system that somebody is in: it stays whole, for them to end and this to go on
 BLKID_FOUND, BLKID_NOTHING = 0, 2  # exit codes; others: contradicting signatures, errors
 MAKE = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", "-L", LABEL],
@@ -113,7 +114,10 @@ class DataDisk:
             if not self.options["program"]:
                 self.module.fail_json(msg=f"{self.directory} holds an emulated disk: `program` is needed to unmount it")
             unmount = [self.options["program"], "unmount", str(self.directory)]
-            if self.module.run_command(unmount)[0] != 0:
+            code, out, err = self.module.run_command(unmount)
+            if code != 0 and IN_USE in err:
+                self.module.fail_json(msg=" ".join((err or out).split()))
+            if code != 0:
                 # What it still wants to write, to a full disk for example, is not needed any more.
                 self.module.run_command([self.options["program"], "powercut", str(self.directory)])
                 self.call(*unmount)

@@ -121,6 +121,18 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
+def files_of_servers(root: Path, pattern: str) -> list[Path]:
+    """Files of a name right below the directories of a node's root, sorted.
+
+    A directory that cannot be read, as a mount point whose disk is gone, holds none.
+    """
+    found: list[Path] = []
+    for place in sorted(root.iterdir()) if root.is_dir() else []:
+        with contextlib.suppress(OSError):
+            found += sorted(place.glob(pattern))
+    return found
+
+
 def running_state(state_path: Path) -> dict[str, object] | None:
     """The state file's content if the process that it describes is alive, else None."""
     try:

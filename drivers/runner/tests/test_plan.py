@@ -159,8 +159,8 @@ def test_bad_selections(smoke: Workload, systems: list[str] | None, where: list[
 def test_the_estimate_counts_time_and_kept_datasets(smoke: Workload) -> None:
     plan = make_plan([smoke], CPUS, NODE_DISK)
     cost = estimate(plan, plan.trials, set())
-    assert (cost.trials, cost.deployments) == (81, 9)
-    assert cost.seconds > 81 * 2.0
+    assert (cost.trials, cost.deployments) == (54, 9)
+    assert cost.seconds > 54 * 2.0
     dataset = next(d.dataset for d in plan.deployments.values() if d.system == "mysql")
     assert estimate(plan, plan.trials, {dataset}).seconds < cost.seconds
 

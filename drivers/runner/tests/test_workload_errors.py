@@ -59,8 +59,8 @@ CASES = [
     ("scales.yml", "records: 100000\n", "records: 10000\n", ["budget of 1562500 bytes", "5242880", "raise records"]),
     (
         "scales.yml",
-        "skew: [1.5, 1.0, 0.5]",
-        "skew: [1.5, 1.1]",
+        "skew: [1.5, 0.5]\n          data_memory_ratio",
+        "skew: [1.5, 1.1]\n          data_memory_ratio",
         ["smoke.experiments.fig06.grid.skew[1]", "1.1", "[1.5, 1.25, 1.0, 0.75, 0.5]"],
     ),
     ("scales.yml", "eviction_block_bytes: 65536", "eviction_block_bytes: 65537", ["65537", "multiple of 4096"]),
@@ -172,7 +172,12 @@ def test_an_override_for_an_unknown_experiment(workloads: Path) -> None:
 
 
 def test_an_override_applies_to_its_experiment(workloads: Path) -> None:
-    _spoil(workloads, "scales.yml", "          skew: [1.5, 1.0, 0.5]\n", "          skew: [0.5]\n")
+    _spoil(
+        workloads,
+        "scales.yml",
+        "          skew: [1.5, 0.5]\n          data_memory_ratio",
+        "          skew: [0.5]\n          data_memory_ratio",
+    )
     _spoil(
         workloads,
         "scales.yml",

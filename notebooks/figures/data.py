@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ def run_name(directory: Path) -> str:
 def trials(experiment: str, directory: Path | None = None) -> pd.DataFrame:
     """Return the trials of one experiment, one row each; raises NoRunError when the run has none."""
     directory = directory or run_directory()
-    table = collect.read(directory)
+    table = all_trials(directory)
     chosen = table[table["experiment"] == experiment].reset_index(drop=True)
     if chosen.empty:
         raise NoRunError(f"{directory} has no trials of {experiment}")
@@ -55,7 +56,17 @@ def trials(experiment: str, directory: Path | None = None) -> pd.DataFrame:
 
 def all_trials(directory: Path) -> pd.DataFrame:
     """Return the trials of every experiment of a run."""
-    return collect.read(directory)
+    file = next(path for name in collect.FILES if (path := directory / name).is_file())
+    return _read(directory, file.stat().st_mtime_ns).copy()
+
+
+@functools.lru_cache(maxsize=2)
+def _read(directory: Path, _written_ns: int) -> pd.DataFrame:
+    """Read a run's table once, with its texts as plain objects.
+
+    A figure takes the rows of hundreds of cells from it, and taking them from fifty columns of Arrow's texts takes milliseconds each time.
+    """
+    return collect.read(directory).astype(dict.fromkeys(collect.TEXTS, object))
 
 
 @dataclass(frozen=True)
@@ -76,12 +87,13 @@ class Point:
 def point(cell: pd.DataFrame, at: float, metric: str = THROUGHPUT) -> Point:
     """Summarise the trials of a cell: those that the claims use as well."""
     found = sample(cell, metric)
-    used = cell[cell["trial_hash"].isin(found.hashes)]
+    used = set(found.hashes)
+    flags = [flags for trial, flags in zip(cell["trial_hash"], cell["flags"], strict=True) if trial in used]
     return Point(
         at,
         tuple(found.values),
         stats.mean(found.values) if found.values else None,
-        flagged=bool((used["flags"] != "").any()),
+        flagged=any(flags),
         lower_bound=found.lower_bound,
         trouble=found.missing,
         machines=found.machines,

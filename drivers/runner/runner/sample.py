@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import pandas as pd
 
@@ -41,18 +41,37 @@ def sample(rows: pd.DataFrame, metric: str = THROUGHPUT) -> Sample:
     fastest trials, so leaving those out would choose the slow ones. The throughput is a lower bound then; another
     metric is not bounded by such trials, and its sample is missing.
     """
-    measured = rows[rows[metric].notna()]
-    saturated = (measured["status"] == "invalid") & measured["flags"].map(_only_saturated).astype(bool)
-    usable = measured[(measured["status"] == "ok") | saturated]
-    hashes = [str(h) for h in usable["trial_hash"]]
-    remarks = REMARKS & {flag for flags in usable["flags"] for flag in str(flags).split(";")}
-    if saturated.any() and metric != THROUGHPUT:
+    # As plain values: a selection of rows would copy a hundred columns, for each of thousands of cells.
+    trials = list(_trials(rows, metric))
+    measured = [t for t in trials if t.value is not None]
+    saturated = [t.status == "invalid" and _only_saturated(t.flags) for t in measured]
+    usable = [t for t, held_back in zip(measured, saturated, strict=True) if held_back or t.status == "ok"]
+    hashes = [t.trial_hash for t in usable]
+    if any(saturated) and metric != THROUGHPUT:
         return Sample(hashes=hashes, missing="terminals were saturated")
-    if usable.empty:
-        reasons = dict.fromkeys(f"{r.status}: {str(r.reason) or f'no {metric}'}" for r in rows.itertuples())
+    if not usable:
+        reasons = dict.fromkeys(f"{t.status}: {t.reason or f'no {metric}'}" for t in trials)
         return Sample(missing="; ".join(reasons) or "not planned")
-    machines = frozenset(without_kernel(str(m)) for m in usable["machine"]) if "machine" in usable else frozenset()
-    return Sample([float(v) for v in usable[metric]], hashes, bool(saturated.any()), remarks, machines)
+    remarks = REMARKS & {flag for t in usable for flag in t.flags.split(";")}
+    machines = frozenset(without_kernel(t.machine) for t in usable if t.machine is not None)
+    return Sample([t.value for t in usable if t.value is not None], hashes, any(saturated), remarks, machines)
+
+
+class _Trial(NamedTuple):
+    """What a sample needs of a row."""
+
+    value: float | None
+    trial_hash: str
+    status: str
+    reason: str
+    flags: str
+    machine: str | None
+
+
+def _trials(rows: pd.DataFrame, metric: str) -> Iterator[_Trial]:
+    texts = [rows[name].astype(str).tolist() if name in rows else [None] * len(rows) for name in SAMPLED]
+    for value, *rest in zip(rows[metric].tolist(), *texts, strict=True):
+        yield _Trial(None if pd.isna(value) else float(value), *rest)
 
 
 def compared(samples: Iterable[Sample]) -> frozenset[str]:

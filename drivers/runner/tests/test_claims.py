@@ -409,7 +409,7 @@ def test_a_smaller_scale_judges_part_of_the_claims_cells(smoke: Workload, table:
     assert part == {f"C{n:02d}" for n in range(1, 13)}, "C13 speaks of 1x at s = 1.5 and 0.5 only, all of it there"
     notes = {e["id"]: e["note"] for e in entries}
     assert "skew 1.25" in notes["C01"]
-    assert "skew 1.25, 0.75; data_memory_ratio 2, 4" in notes["C07"]
+    assert "skew 1.25, 1, 0.75; data_memory_ratio 2, 4" in notes["C07"]
     entries = claims.judge_all(listed, full, {"fig06": extent.table_of(all_cells(whole))})
     assert not any("part of its cells" in e["qualifiers"] for e in entries)
     assert all("one trial" in e["qualifiers"] for e in entries if e["verdict"] != NOT_MEASURED)

@@ -26,7 +26,8 @@ from runner.store import Run
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "setup" / "tests" / "sweep_to_kill.py"
 DEADLINE_S = 60.0
-SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+WAYS_TO_END = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+SIGNALS = [way for way in WAYS_TO_END if signal.getsignal(way) != signal.SIG_IGN]  # under nohup nobody hears SIGHUP
 TRIALS = {trial.hash for trial in a_plan().trials}
 
 

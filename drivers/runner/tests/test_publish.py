@@ -26,7 +26,7 @@ def run(smoke: Workload, new_run: Callable[[Plan], Run], record_trial: Record) -
     """A run on two machines of a lab, with what a machine tells about itself."""
     systems = ["mysql", "anticache-alru"]
     plan = make_plan(
-        [smoke], CpuSets("0", "1"), NODE_DISK, systems=systems, where={"data_memory_ratio": ["1"], "skew": ["1"]}
+        [smoke], CpuSets("0", "1"), NODE_DISK, systems=systems, where={"data_memory_ratio": ["1"], "skew": ["1.5"]}
     )
     made = new_run(plan)
     made.add_lanes({"a": {"hosts": {"dbms": "db7.lab", "clients": "cl7.lab"}}})

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::served::{WATCHDOG, serve, serve_in, stop};
 
 const RECORDS: i64 = 6000;
-const KILLS: u64 = 24;
+const KILLS: u64 = 14;
 const OUTSTANDING: usize = 200;
 
 fn settings() -> serde_json::Value {

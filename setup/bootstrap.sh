@@ -10,7 +10,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=.venv
 TOOLS=.tools
-UV_VERSION=0.13.8       # makes the lock; not needed to install from it
 RUST_DIRECTORIES=("$(dirname "$(command -v cargo || echo /usr/bin/cargo)")" /usr/bin)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -92,6 +91,18 @@ python_311() {
   fail "no Python 3.11 with the venv module: apt-get install python3 python3-venv (Debian 12)"
 }
 
+# The packages of the lock; the first lines, uv's own, are installed by pip. What uv cannot get (it reads no settings of
+# pip, such as those of a mirror) pip gets, in ten times the time. Either checks every hash.
+install_lock() {
+  local checked=(--quiet --require-hashes --no-deps --only-binary :all:)
+  local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check "${checked[@]}")
+  awk '/^[a-z]/ { uv = /^uv==/ } uv' requirements.lock > "$TOOLS/uv.lock"
+  "${pip[@]}" -r "$TOOLS/uv.lock" || fail "pip could not install uv, see above; the mirror that it asks may not have all of requirements.lock"
+  "$VENV/bin/uv" pip install --no-config --python "$VENV/bin/python" "${checked[@]}" -r requirements.lock && return
+  say "uv could not install them, see above; pip tries it (about a minute)"
+  "${pip[@]}" -r requirements.lock || fail "pip could not install requirements.lock: see above"
+}
+
 # An environment is used only with the stamp of the lock that it was installed from, so an interrupted one is made anew.
 install_python() {
   local stamp=$VENV/.installed-from wanted python
@@ -99,10 +110,9 @@ install_python() {
   wanted="$(sha256sum < requirements.lock) $PWD"
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     python=$(python_311)
-    say "installing the locked Python packages into $VENV (about a minute)"
+    say "installing the locked Python packages into $VENV"
     "$python" -m venv --clear "$VENV"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
-        --only-binary :all: -r requirements.lock || fail "pip could not install requirements.lock: see above"
+    install_lock
     # The project's own packages are found where they are, without building them.
     printf '%s\n' "$PWD/drivers/runner" "$PWD/notebooks" > "$VENV/lib/python3.11/site-packages/anticache_eval.pth"
     "$VENV/bin/python" -m pip check --disable-pip-version-check >/dev/null || fail "the locked Python packages contradict each other: run $VENV/bin/pip check"
@@ -111,10 +121,9 @@ install_python() {
 }
 
 make_lock() {
-  local uv=$TOOLS/uv-$UV_VERSION
-  [ -x "$uv/bin/uv" ] || { "$(python_311)" -m venv "$uv"; "$uv/bin/pip" install --quiet --disable-pip-version-check "uv==$UV_VERSION"; }
+  install_python
   # --no-config and --no-emit-*: the file names no index, so that it serves behind any mirror.
-  "$uv/bin/uv" pip compile --quiet --no-config --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+  "$VENV/bin/uv" pip compile --quiet --no-config --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
       --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
       --output-file requirements.lock requirements.in
 }

@@ -73,7 +73,8 @@ device:
 """
 
 LABEL = "anticache-eval"
-IN_USE = "is in use by"  # says spindle of a file system that somebody is in: it stays whole, for them to end and this to go on
+# What spindle says of a file system that somebody is in: it stays whole, for them to end and this to go on.
+IN_USE = "is in use by"
 BLKID_FOUND, BLKID_NOTHING = 0, 2  # exit codes; others: contradicting signatures, errors
 MAKE = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", "-L", LABEL],

@@ -64,7 +64,8 @@ def all_trials(directory: Path) -> pd.DataFrame:
 def _read(directory: Path, _written_ns: int) -> pd.DataFrame:
     """Read a run's table once, with its texts as plain objects.
 
-    A figure takes the rows of hundreds of cells from it, and taking them from fifty columns of Arrow's texts takes milliseconds each time.
+    A figure takes the rows of hundreds of cells from it, and taking them from fifty columns of Arrow's texts takes
+    milliseconds each time.
     """
     return collect.read(directory).astype(dict.fromkeys(collect.TEXTS, object))
 

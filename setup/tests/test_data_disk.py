@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import clean
 import daemons
 import pytest
+
+import clean
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "ansible" / "library" / "data_disk.py"

@@ -89,8 +89,8 @@ test: build ## Run every test: Rust, Python, end to end on the real servers, not
 	if [ "$$(id -u)" -eq 0 ] && ! (for tool in sshd nft mkfs.xfs ip ssh; do PATH="$$PATH:/usr/sbin:/sbin" command -v $$tool || exit 1; done) >/dev/null; then
 	  ANSIBLE_CONFIG=ansible/ansible.cfg .venv/bin/ansible-playbook --inventory ansible/inventories/local ansible/tests.yml
 	fi
-	# Many wait for a server, a disk or a clock, so three run on each CPU.
-	RUST_TEST_THREADS=$$((3 * $$(nproc))) $(CARGO) test --locked --workspace
+	# Many wait for a server, a disk or a clock, so two run on each CPU.
+	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --locked --workspace
 	.venv/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## Check formatting, lints and types of Rust, Python, YAML and Ansible

@@ -283,7 +283,8 @@ fn a_stall_is_in_the_response_times_of_all_that_arrived() {
     assert!(service_us.p99 < response_us.p99 / 2, "a closed loop would see eight: {service_us:?}");
     assert!(service_us.max > 80_000, "and has them: {service_us:?}");
     assert!(open.latest_start_us > 60_000, "{open:?}");
-    assert_eq!((open.arrived, open.not_started), (2000, 0));
+    // A busy machine may leave the last arrivals for after the end.
+    assert!(open.arrived == 2000 && open.not_started <= 8, "{open:?}");
     assert!((trial.result.committed..=trial.result.committed + 8).contains(&responses(&trial)));
 }
 

@@ -51,6 +51,12 @@ impl Bucket {
             (0..SLOTS).filter(|&i| self.fingerprints[i] == fingerprint).map(|i| 1 << i).sum()
         }
     }
+
+    /// The handles that it holds.
+    #[inline(always)]
+    fn entries(&self) -> impl Iterator<Item = Handle> {
+        (0..SLOTS).filter(|&slot| self.fingerprints[slot] != 0).map(|slot| self.handles[slot])
+    }
 }
 
 /// Which bucket array, and where in it.
@@ -174,13 +180,29 @@ impl HashIndex {
         }
     }
 
-    /// Adds an entry; the caller has made sure that the key is new. `hash_of` tells the hash of any handle held, for growing.
-    pub fn insert(&mut self, hash: u64, handle: Handle, hash_of: impl FnMut(Handle) -> u64) {
+    /// Adds an entry; the caller has made sure that the key is new. `hash_of` tells the hash of any handle held, for growing, and `bring_near` is told
+    /// some time before of which handles.
+    pub fn insert(
+        &mut self,
+        hash: u64,
+        handle: Handle,
+        hash_of: impl FnMut(Handle) -> u64,
+        bring_near: impl FnMut(Handle),
+    ) {
         self.len += 1;
         self.place(self.bucket_of(hash), hash, handle);
         if self.len * 16 > self.main.len() as u64 * ENTRIES_PER_16_BUCKETS {
             self.split_one(hash_of);
+            self.prefetch_splits(bring_near);
         }
+    }
+
+    /// Which buckets are divided next is known, and some nine insertions go by before each: time enough to fetch what dividing it looks at.
+    fn prefetch_splits(&self, bring_near: impl FnMut(Handle)) {
+        let buckets = self.main.as_slice();
+        let next = buckets.len() - (self.round_mask as usize + 1);
+        buckets[next].entries().for_each(bring_near);
+        prefetch(buckets[next + 1..].as_ptr().cast::<u8>());
     }
 
     /// Points the entry (`hash`, `old`) to `new`; false when there is none.
@@ -276,7 +298,7 @@ impl HashIndex {
         let mut at = At::Main(main_bucket);
         loop {
             let bucket = self.bucket_mut(at);
-            handles.extend((0..SLOTS).filter(|&i| bucket.fingerprints[i] != 0).map(|i| bucket.handles[i]));
+            handles.extend(bucket.entries());
             bucket.fingerprints = [0; SLOTS];
             let next = std::mem::replace(&mut bucket.overflow, NO_BUCKET);
             if let At::Overflow(number) = at {
@@ -353,7 +375,7 @@ mod tests {
                         let handle = keys.len() as Handle;
                         keys.push(u64::from(k));
                         model.insert(u64::from(k), handle);
-                        index.insert(hash(u64::from(k)), handle, |h| hash(keys[h as usize]));
+                        index.insert(hash(u64::from(k)), handle, |h| hash(keys[h as usize]), |_| ());
                     }
                     Op::Remove(k) => {
                         let handle = model.remove(&u64::from(k));
@@ -388,7 +410,7 @@ mod tests {
         let (mut first_bytes, run) = (0, 5000);
         for round in 0..40u32 {
             let hash = hash_key(&u64::from(round).to_le_bytes());
-            (0..run).for_each(|handle| index.insert(hash, handle, |_| hash));
+            (0..run).for_each(|handle| index.insert(hash, handle, |_| hash, |_| ()));
             first_bytes = if round == 0 { index.allocated_bytes() } else { first_bytes };
             // Most of a run goes at once, from its beginning, its end and in between; a few entries stay for another round.
             for handle in (1..run).map(|place| place * 7 % run).filter(|handle| handle % 100 > 0) {
@@ -413,7 +435,12 @@ mod tests {
     fn memory_per_entry_stays_low_at_any_size() {
         let mut index = HashIndex::new(1 << 20).unwrap();
         for key in 0..300_000u32 {
-            index.insert(hash_key(&u64::from(key).to_le_bytes()), key, |h| hash_key(&u64::from(h).to_le_bytes()));
+            index.insert(
+                hash_key(&u64::from(key).to_le_bytes()),
+                key,
+                |h| hash_key(&u64::from(h).to_le_bytes()),
+                |_| (),
+            );
             if key > 50_000 && key % 10_000 == 0 {
                 let per_entry = index.allocated_bytes() as f64 / f64::from(key);
                 assert!(per_entry < 12.0, "{per_entry} bytes per entry at {key} entries");

@@ -19,6 +19,9 @@ use crate::storage::backing::Backer;
 use crate::storage::table::capture::Item;
 use crate::storage::table::{Refused, Table};
 
+/// How many rows are known before the one that is entered: the misses of the cache that their index entries cost then overlap.
+const ROWS_AHEAD: usize = 8;
+
 /// Partition `id` as its snapshot says, or empty; without a command log.
 ///
 /// # Errors
@@ -117,7 +120,14 @@ impl Loader {
         let mut error = None;
         let id = self.partition.id();
         let entered = match extent.kind {
-            Kind::Rows => extent.each(Item::parse_row, |item| self.enter_row(&item, &mut error)),
+            Kind::Rows => {
+                let mut ahead = extent.payload;
+                (0..ROWS_AHEAD).for_each(|_| self.prefetch_row(&mut ahead));
+                extent.each(Item::parse_row, |item| {
+                    self.prefetch_row(&mut ahead);
+                    self.enter_row(&item, &mut error)
+                })
+            }
             Kind::Entries => extent.each(Item::parse_entry, |item| self.enter_entry(&item)),
             Kind::Blocks => extent.each(
                 |bytes| parse_block(id, bytes),
@@ -138,6 +148,15 @@ impl Loader {
             }
         };
         entered.map_err(|damage| error.map_or(Refusal::Damage(damage), Refusal::Error))
+    }
+
+    /// Fetches what entering the first of some rows looks at, and passes over that row.
+    fn prefetch_row(&self, rows: &mut &[u8]) {
+        let Some((Item::Row { table, row }, bytes)) = Item::parse_row(rows) else { return };
+        *rows = &rows[bytes..];
+        if let Some(table) = self.partition.tables.get(usize::from(table)) {
+            table.prefetch_new(row);
+        }
     }
 
     fn enter_row(&mut self, item: &Item<'_>, error: &mut Option<RecoveryError>) -> Result<(), Damage> {

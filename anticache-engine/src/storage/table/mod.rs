@@ -339,6 +339,16 @@ impl Table {
         }
     }
 
+    /// The same for a row that will be added.
+    #[inline]
+    pub fn prefetch_new(&self, serialized: &[u8]) {
+        if self.def.key_bytes > 0
+            && let Some(key) = serialized.get(..self.def.key_bytes)
+        {
+            self.prefetch_bucket(hash_key(key));
+        }
+    }
+
     /// Second stage: the tuple that the bucket most probably leads to, or its Evicted Table entry. Returns it when it is resident.
     #[inline]
     pub fn prefetch_tuple(&self, hash: u64, lines: usize) -> Option<TupleId> {

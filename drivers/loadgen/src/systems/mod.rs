@@ -5,6 +5,8 @@ pub mod memcached_alone;
 pub mod mysql;
 pub mod mysql_memcached;
 pub mod null;
+mod sockets;
+mod terminals;
 
 use crate::system::Adapter;
 

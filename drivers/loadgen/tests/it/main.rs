@@ -19,3 +19,4 @@ mod tpcc;
 mod tpcc_mysql;
 mod tpcc_trouble;
 mod trials;
+mod ycsb_mysql;

@@ -1,5 +1,5 @@
-//! MySQL 5.6 (InnoDB): prepared statements at serializable isolation, one blocking connection and one
-//! thread per terminal.
+//! MySQL 5.6 (InnoDB): prepared statements at serializable isolation, one connection per terminal. The terminals of YCSB share a thread per client CPU
+//! ([`ycsb`], `systems::terminals`); those of TPC-C, whose transactions are long and whose throughput is small, have a blocking one each.
 //!
 //! Deadlocks (1213) and lock wait limits (1205) are rolled back, counted and repeated until the
 //! transaction commits, its latency running on. Any other error ends the trial with its reason.
@@ -9,6 +9,7 @@ pub mod rows;
 pub mod schema;
 pub mod session;
 pub mod tpcc;
+mod wire;
 pub mod ycsb;
 
 use std::collections::BTreeMap;
@@ -18,13 +19,14 @@ use serde_json::{Map, Value};
 
 use crate::interrupt::Interrupt;
 use crate::spec::{MysqlTransaction, Spec};
-use crate::system::{Adapter, Address, BulkWork, ByServer, Connection, System, SystemError, one_terminal_each};
+use crate::system::{Adapter, Address, BulkWork, ByServer, Connection, System, SystemError, evenly, one_terminal_each};
+use crate::systems::terminals::Terminals;
 use crate::workload::Workload;
 use anticache_engine::catalog::{Catalog, TableId};
 
 use session::{MysqlServer, SERVER, Session, Use};
 use tpcc::{NoCopies, TpccConnection};
-use ycsb::YcsbConnection;
+use ycsb::YcsbTerminal;
 
 /// Where the server listens.
 pub const ADDRESS: Address = ("mysql_address", |endpoint| endpoint.mysql_address.as_deref());
@@ -85,15 +87,17 @@ impl System for MysqlSystem {
         quiesce::write_back(&self.server, interrupt)
     }
 
-    fn terminal_groups(&self, terminals: u32, _cpus: usize) -> Vec<Range<u32>> {
-        one_terminal_each(terminals)
+    fn terminal_groups(&self, terminals: u32, cpus: usize) -> Vec<Range<u32>> {
+        match self.workload {
+            Workload::Ycsb(_) => evenly(terminals, cpus),
+            Workload::Tpcc(_) => one_terminal_each(terminals),
+        }
     }
 
-    fn connect(&self, _terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
-        let session = self.transaction_session()?;
+    fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         Ok(match &self.workload {
-            Workload::Ycsb(ycsb) => Box::new(YcsbConnection::open(session, ycsb)?),
-            Workload::Tpcc(tpcc) => Box::new(TpccConnection::open(session, tpcc, NoCopies)?),
+            Workload::Ycsb(ycsb) => Box::new(Terminals::open(terminals, || YcsbTerminal::open(self, ycsb))?),
+            Workload::Tpcc(tpcc) => Box::new(TpccConnection::open(self.transaction_session()?, tpcc, NoCopies)?),
         })
     }
 

@@ -1,5 +1,8 @@
 //! Connections to mysqld, the framing of transactions and the retries.
 
+use std::io::{self, ErrorKind};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use mysql::consts::CapabilityFlags;
@@ -9,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::spec::{Endpoint, MysqlTransaction, SecretText};
 use crate::system::SystemError;
+use crate::systems::sockets::Socket;
 
 /// Name of the server in errors, counters and settings.
 pub const SERVER: &str = "mysqld";
@@ -76,6 +80,11 @@ impl MysqlServer {
         self.connect_to(Some(&self.database), purpose)
     }
 
+    /// How long a terminal waits for an answer: longer than for any row lock.
+    pub fn answer_limit(&self) -> Duration {
+        self.lock_wait + ANSWER_SLACK
+    }
+
     /// Connects without a database: for creating it, or where it does not matter.
     ///
     /// # Errors
@@ -87,7 +96,7 @@ impl MysqlServer {
     fn connect_to(&self, database: Option<&str>, purpose: Use) -> Result<Session, SystemError> {
         match Conn::new(self.options(database, purpose)) {
             Ok(connection) => Ok(Session { connection, address: self.address.clone(), purpose }),
-            Err(mysql::Error::MySqlError(error)) => Err(server_error(&self.address, &error)),
+            Err(mysql::Error::MySqlError(error)) => Err(reported(&self.address, error.code, error.message)),
             Err(error) => {
                 Err(SystemError::Connect { server: SERVER, address: self.address.clone(), reason: reason(&error) })
             }
@@ -98,7 +107,7 @@ impl MysqlServer {
         let (host, port) = self.address.rsplit_once(':').unwrap_or((&self.address, "3306"));
         let autocommit = purpose != Use::Transactions(MysqlTransaction::Explicit);
         let answer_timeout = match purpose {
-            Use::Transactions(_) => self.lock_wait + ANSWER_SLACK,
+            Use::Transactions(_) => self.answer_limit(),
             Use::Bulk => BULK_TIMEOUT,
             Use::Inspection => INSPECTION_TIMEOUT,
         };
@@ -178,6 +187,34 @@ impl Session {
         self.connection.prep(statement).map_err(|error| system_error(&self.address, &error))
     }
 
+    /// The connection's socket, for a thread that serves many. From then on no call of the session may speak to the server: it would not wait for the answer.
+    pub fn socket(&self) -> Result<Socket, SystemError> {
+        let descriptor = self.connection.as_raw_fd();
+        // SAFETY: the connection, borrowed here, owns the open descriptor; it is duplicated before the borrow ends.
+        let duplicate = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned();
+        duplicate.and_then(|duplicate| Socket::new(TcpStream::from(duplicate))).map_err(|error| self.broken(&error))
+    }
+
+    /// The error of a socket that broke.
+    pub fn broken(&self, error: &io::Error) -> SystemError {
+        self.lost(io_reason(error))
+    }
+
+    /// The error of a connection that is of no use any longer.
+    pub fn lost(&self, reason: String) -> SystemError {
+        lost(&self.address, reason)
+    }
+
+    /// The error of what mysqld reports by that number.
+    pub fn failed(&self, code: u16, message: String) -> SystemError {
+        reported(&self.address, code, message)
+    }
+
+    /// Whether each transaction is ended by a `COMMIT`.
+    pub fn is_explicit(&self) -> bool {
+        self.purpose == Use::Transactions(MysqlTransaction::Explicit)
+    }
+
     /// Executes statements given as text and ignores their results.
     pub fn execute(&mut self, statements: &str) -> Result<(), SystemError> {
         self.connection.query_drop(statements).map_err(|error| system_error(&self.address, &error))
@@ -201,7 +238,7 @@ impl Session {
         retries: &mut Vec<&'static str>,
         mut body: impl FnMut(&mut Conn) -> Result<T, E>,
     ) -> Result<Ended<T>, SystemError> {
-        let explicit = self.purpose == Use::Transactions(MysqlTransaction::Explicit);
+        let explicit = self.is_explicit();
         loop {
             let connection = &mut self.connection;
             let mut attempt = || {
@@ -220,7 +257,11 @@ impl Session {
                 }
                 Err(Failure::Mysql(error)) => error,
             };
-            let Some(kind) = retryable(&error) else {
+            let kind = match &error {
+                mysql::Error::MySqlError(error) => retryable(error.code),
+                _ => None,
+            };
+            let Some(kind) = kind else {
                 return Err(system_error(&self.address, &error));
             };
             retries.push(kind);
@@ -238,10 +279,10 @@ impl Session {
 
 /// Errors after which the same transaction may succeed, by number: the SQLSTATE of a lock wait limit
 /// is the unspecific HY000.
-fn retryable(error: &mysql::Error) -> Option<&'static str> {
-    match error {
-        mysql::Error::MySqlError(error) if error.code == 1205 => Some("1205"),
-        mysql::Error::MySqlError(error) if error.code == 1213 => Some("1213"),
+pub fn retryable(code: u16) -> Option<&'static str> {
+    match code {
+        1205 => Some("1205"),
+        1213 => Some("1213"),
         _ => None,
     }
 }
@@ -252,31 +293,39 @@ const CUT_OFF: [u16; 7] = [1053, 1152, 1156, 1158, 1159, 1160, 1161];
 
 fn system_error(address: &str, error: &mysql::Error) -> SystemError {
     match error {
-        mysql::Error::MySqlError(error) if !CUT_OFF.contains(&error.code) => server_error(address, error),
-        _ => SystemError::Lost { server: SERVER, address: address.to_owned(), reason: reason(error) },
+        mysql::Error::MySqlError(error) => reported(address, error.code, error.message.clone()),
+        _ => lost(address, reason(error)),
     }
 }
 
-fn server_error(address: &str, error: &mysql::MySqlError) -> SystemError {
-    SystemError::Server {
-        server: SERVER,
-        address: address.to_owned(),
-        code: error.code.to_string(),
-        message: error.message.clone(),
+fn reported(address: &str, code: u16, message: String) -> SystemError {
+    if CUT_OFF.contains(&code) {
+        return lost(address, message);
     }
+    SystemError::Server { server: SERVER, address: address.to_owned(), code: code.to_string(), message }
+}
+
+fn lost(address: &str, reason: String) -> SystemError {
+    SystemError::Lost { server: SERVER, address: address.to_owned(), reason }
 }
 
 /// One line about an error of the client library or the operating system.
 fn reason(error: &mysql::Error) -> String {
-    use std::io::ErrorKind::{TimedOut, UnexpectedEof, WouldBlock};
     match error {
-        mysql::Error::IoError(io) if matches!(io.kind(), WouldBlock | TimedOut) => "no answer in time".to_owned(),
-        mysql::Error::IoError(io) if io.kind() == UnexpectedEof => "closed by the server".to_owned(),
-        mysql::Error::IoError(io) => io.to_string(),
+        mysql::Error::IoError(io) => io_reason(io),
         mysql::Error::DriverError(mysql::DriverError::CouldNotConnect(Some((_, description, _)))) => {
             description.clone()
         }
         other => other.to_string().replace('\n', " "),
+    }
+}
+
+/// One line about an error of a server's socket.
+pub fn io_reason(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer in time".to_owned(),
+        ErrorKind::UnexpectedEof => "closed by the server".to_owned(),
+        _ => error.to_string(),
     }
 }
 
@@ -290,9 +339,9 @@ mod tests {
 
     #[test]
     fn deadlocks_and_lock_waits_are_told_by_number() {
-        assert_eq!(retryable(&mysql_error(1205)), Some("1205"));
-        assert_eq!(retryable(&mysql_error(1213)), Some("1213"));
-        assert_eq!(retryable(&mysql_error(1114)), None);
+        assert_eq!(retryable(1205), Some("1205"));
+        assert_eq!(retryable(1213), Some("1213"));
+        assert_eq!(retryable(1114), None);
     }
 
     #[test]

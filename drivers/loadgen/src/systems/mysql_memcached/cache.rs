@@ -18,7 +18,7 @@ pub const ADDRESS: Address = ("memcached_address", |endpoint| endpoint.memcached
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Memcached answers from memory; one that takes this long is dead.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What became of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,16 +70,7 @@ impl Cache {
     /// # Errors
     /// [`SystemError::Connect`] when nothing answers at the address.
     pub fn connect(address: &str) -> Result<Cache, SystemError> {
-        let refuse = |reason: String| SystemError::Connect { server: SERVER, address: address.to_owned(), reason };
-        let resolved = address
-            .to_socket_addrs()
-            .map_err(|error| refuse(error.to_string()))?
-            .next()
-            .ok_or_else(|| refuse("the name has no address".to_owned()))?;
-        let stream =
-            TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT).map_err(|error| refuse(error.to_string()))?;
-        stream.set_nodelay(true).map_err(|error| refuse(error.to_string()))?;
-        let mut connection = MetaConnection::from_stream(stream);
+        let mut connection = MetaConnection::from_stream(stream(address)?);
         connection.set_io_timeout(Some(ANSWER_TIMEOUT));
         Ok(Cache { connection, address: address.to_owned() })
     }
@@ -194,6 +185,22 @@ impl Cache {
             other => SystemError::Lost { server: SERVER, address, reason: other.to_string() },
         }
     }
+}
+
+/// A new connection's socket.
+///
+/// # Errors
+/// [`SystemError::Connect`] when nothing answers at the address.
+pub fn stream(address: &str) -> Result<TcpStream, SystemError> {
+    let refuse = |reason: String| SystemError::Connect { server: SERVER, address: address.to_owned(), reason };
+    let resolved = address
+        .to_socket_addrs()
+        .map_err(|error| refuse(error.to_string()))?
+        .next()
+        .ok_or_else(|| refuse("the name has no address".to_owned()))?;
+    let stream = TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT).map_err(|error| refuse(error.to_string()))?;
+    stream.set_nodelay(true).map_err(|error| refuse(error.to_string()))?;
+    Ok(stream)
 }
 
 /// Forgets everything.

@@ -18,6 +18,7 @@
 
 pub mod cache;
 pub mod tpcc;
+mod wire;
 mod ycsb;
 
 use std::collections::BTreeMap;
@@ -33,11 +34,12 @@ use crate::spec::Spec;
 use crate::system::{Adapter, BulkWork, ByServer, CacheDifferences, Connection, System, SystemError};
 use crate::systems::mysql::tpcc::TpccConnection;
 use crate::systems::mysql::{self, MysqlSystem};
+use crate::systems::terminals::Terminals;
 use crate::workload::Workload;
 
 use cache::Cache;
 use tpcc::CachedRows;
-use ycsb::CachedConnection;
+use ycsb::CachedTerminal;
 
 /// Least that Memcached 1.6 adds to an item's key and value.
 const ITEM_HEADER_BYTES: u64 = 48;
@@ -140,9 +142,9 @@ impl System for MysqlMemcachedSystem {
         self.mysql.terminal_groups(terminals, cpus)
     }
 
-    fn connect(&self, _terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
+    fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         Ok(match &self.mysql.workload {
-            Workload::Ycsb(ycsb) => Box::new(CachedConnection::open(self, ycsb)?),
+            Workload::Ycsb(ycsb) => Box::new(Terminals::open(terminals, || CachedTerminal::open(self, ycsb))?),
             Workload::Tpcc(tpcc) => {
                 let session = self.mysql.transaction_session()?;
                 Box::new(TpccConnection::open(session, tpcc, self.cached_rows(&tpcc.catalog)?)?)

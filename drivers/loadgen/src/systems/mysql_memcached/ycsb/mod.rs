@@ -10,133 +10,235 @@
 
 mod document;
 
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use mysql::Row;
 use mysql::prelude::Queryable;
+use mysql::{Row, Value as Field};
 use serde_json::Value;
 
 use super::cache::{self, Cache, Stored};
+use super::wire::{self, Answer, Mode};
 use super::{CacheCounters, ITEM_HEADER_BYTES, MysqlMemcachedSystem};
 use crate::parallel::{ChunkWorker, Chunks, Order, for_each_chunk};
 use crate::progress::Progress;
-use crate::system::{BulkWork, Completion, Connection, SystemError};
-use crate::systems::mysql::session::{Ended, Session, Use};
+use crate::system::{BulkWork, SystemError};
+use crate::systems::mysql::session::{Session, Use, io_reason};
 use crate::systems::mysql::ycsb::bulk::keys_of;
-use crate::systems::mysql::ycsb::{KeyResult, YcsbStatements, field_of, verify_row};
-use crate::workload::Transaction;
+use crate::systems::mysql::ycsb::{KeyResult, YcsbSession};
+use crate::systems::sockets::Socket;
+use crate::systems::terminals::Terminal;
 use crate::ycsb::{RecordLayout, YCSB_KEY, YCSB_TABLE, Ycsb, YcsbTransaction};
 
 /// Keys of one prewarming query.
 const PREWARM_KEYS: u64 = 128;
 
-/// One terminal's connections.
-pub struct CachedConnection {
-    session: Session,
-    statements: YcsbStatements,
-    cache: Cache,
-    layout: RecordLayout,
-    counters: Arc<CacheCounters>,
-    document: Vec<u8>,
-    record: Vec<u8>,
-    completed: Option<Completion>,
+/// What a terminal waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Idle,
+    /// The document of the record to be read.
+    Get,
+    /// MySQL's record, because there is no document.
+    Read,
+    /// MySQL's new record.
+    Update,
+    /// The cache takes the document of a record that was missed.
+    Fill,
+    /// The cache takes the document of a record that was written.
+    Set,
+    /// The cache forgets what it could not replace.
+    Delete,
 }
 
-impl CachedConnection {
-    /// The connection of a terminal of a system that runs YCSB.
-    pub fn open(system: &MysqlMemcachedSystem, ycsb: &Ycsb) -> Result<CachedConnection, SystemError> {
-        let mut session = system.mysql.transaction_session()?;
-        Ok(CachedConnection {
-            statements: YcsbStatements::prepare(&mut session, ycsb)?,
-            session,
-            cache: Cache::connect(&system.memcached_address)?,
+/// A terminal: a connection to MySQL and one to Memcached.
+pub struct CachedTerminal {
+    mysql: YcsbSession,
+    cache: Socket,
+    cache_address: String,
+    layout: RecordLayout,
+    counters: Arc<CacheCounters>,
+    step: Step,
+    key: i64,
+    /// Whether the record is to be checked.
+    verify: bool,
+    request: Vec<u8>,
+    document: Vec<u8>,
+    record: Vec<u8>,
+}
+
+impl CachedTerminal {
+    /// A terminal of a system that runs YCSB.
+    ///
+    /// # Errors
+    /// [`SystemError::Connect`] when a server does not answer.
+    pub fn open(system: &MysqlMemcachedSystem, ycsb: &Ycsb) -> Result<CachedTerminal, SystemError> {
+        let address = &system.memcached_address;
+        let cache = Socket::new(cache::stream(address)?).map_err(|error| broken(address, &error))?;
+        Ok(CachedTerminal {
+            mysql: YcsbSession::open(&system.mysql, ycsb)?,
+            cache,
+            cache_address: address.clone(),
             layout: ycsb.layout,
             counters: Arc::clone(&system.counters),
+            step: Step::Idle,
+            key: 0,
+            verify: false,
+            request: Vec::new(),
             document: Vec::new(),
             record: Vec::new(),
-            completed: None,
         })
     }
 
-    fn read(&mut self, key: i64, verify: bool, retries: &mut Vec<&'static str>) -> Result<KeyResult, SystemError> {
-        let cache_key = cache_key(key);
-        if let Some(document) = self.cache.get(&cache_key)? {
-            CacheCounters::add(&self.counters.hits);
-            // Every reader parses the document, as an application would; a damaged one always fails.
-            let intact = document::decode(self.layout, &document, &mut self.record).is_ok();
-            let verified = (verify || !intact).then(|| intact && self.layout.verify_record(key, &self.record));
-            return Ok(KeyResult::Done { verified });
+    fn ask_cache(&mut self, step: Step) -> Result<(), SystemError> {
+        let (cache_key, document) = (cache_key(self.key), &self.document);
+        match step {
+            Step::Fill => wire::store(&cache_key, document, Mode::Add, &mut self.request),
+            Step::Set => wire::store(&cache_key, document, Mode::Set, &mut self.request),
+            Step::Delete => wire::delete(&cache_key, &mut self.request),
+            _ => wire::get(&cache_key, &mut self.request),
         }
-        CacheCounters::add(&self.counters.misses);
-        let statements = &self.statements;
-        let read = self.session.transaction(retries, |connection| statements.read(connection, key))?;
-        let Ended::Committed(Some(row)) = read else {
-            return Ok(KeyResult::NoSuchKey);
-        };
-        encode_row(self.layout, &row, &mut self.document)?;
-        match self.cache.add(&cache_key, &self.document)? {
-            Stored::Yes => CacheCounters::add(&self.counters.fills),
-            Stored::No => {}
-            Stored::Refused => CacheCounters::add(&self.counters.refused),
-        }
-        let verified = verify.then(|| verify_row(self.layout, key, &row));
-        Ok(KeyResult::Done { verified })
+        self.step = step;
+        self.cache.send(&self.request).map_err(|error| broken(&self.cache_address, &error))
     }
 
-    fn update(
-        &mut self,
-        (key, field, value): (i64, u16, &[u8]),
-        retries: &mut Vec<&'static str>,
-    ) -> Result<KeyResult, SystemError> {
-        let update = self.statements.update_statement(&mut self.session, field)?;
-        let statements = &self.statements;
-        let updated = self.session.transaction(retries, |connection| {
-            connection.exec_drop(&update, (value, key))?;
-            if connection.affected_rows() == 0 { Ok(None) } else { statements.read(connection, key) }
-        })?;
-        let Ended::Committed(Some(row)) = updated else {
-            return Ok(KeyResult::NoSuchKey);
-        };
-        encode_row(self.layout, &row, &mut self.document)?;
-        let cache_key = cache_key(key);
-        if self.cache.set(&cache_key, &self.document)? != Stored::Yes {
-            CacheCounters::add(&self.counters.refused);
-            self.cache.delete(&cache_key)?;
+    /// MySQL's part of the transaction is over: its record goes to the cache.
+    fn mysql_ended(&mut self, found: bool) -> Result<Option<KeyResult>, SystemError> {
+        if !found {
+            self.step = Step::Idle;
+            return Ok(Some(KeyResult::NoSuchKey));
         }
-        Ok(KeyResult::Done { verified: None })
+        let record = self.mysql.record();
+        if record.len() != self.layout.record_bytes() {
+            let (bytes, expected, key) = (record.len(), self.layout.record_bytes(), self.key);
+            return Err(SystemError::Data(format!("{YCSB_TABLE}: record {key} has {bytes} bytes, not {expected}")));
+        }
+        encode(record.chunks_exact(self.layout.field_bytes), &mut self.document)?;
+        self.ask_cache(if self.step == Step::Update { Step::Set } else { Step::Fill })?;
+        Ok(None)
+    }
+
+    fn cache_answered(&mut self) -> Result<Option<KeyResult>, SystemError> {
+        let address = &self.cache_address;
+        let received = self.cache.receive().map_err(|error| broken(address, &error))?;
+        let unexpected = |problem: String| lost(address, problem);
+        let Some(answer) = wire::answer(received).map_err(|error| unexpected(error.to_string()))? else {
+            return Ok(None);
+        };
+        let mut verified = None;
+        let next = match (self.step, answer) {
+            (Step::Get, Answer::Value(document)) => {
+                CacheCounters::add(&self.counters.hits);
+                // Every reader parses the document, as an application would; a damaged one always fails.
+                let intact = document::decode(self.layout, document, &mut self.record).is_ok();
+                verified =
+                    (self.verify || !intact).then(|| intact && self.layout.verify_record(self.key, &self.record));
+                Step::Idle
+            }
+            (Step::Get, Answer::Absent) => {
+                CacheCounters::add(&self.counters.misses);
+                Step::Read
+            }
+            (Step::Fill, answer @ (Answer::Done | Answer::NotStored | Answer::Refused(_))) => {
+                match answer {
+                    Answer::Done => CacheCounters::add(&self.counters.fills),
+                    Answer::Refused(_) => CacheCounters::add(&self.counters.refused),
+                    _ => {}
+                }
+                verified = self.verify.then(|| self.layout.verify_record(self.key, self.mysql.record()));
+                Step::Idle
+            }
+            (Step::Set, Answer::Done) | (Step::Delete, Answer::Done | Answer::Absent) => Step::Idle,
+            (Step::Set, Answer::NotStored | Answer::Refused(_)) => {
+                CacheCounters::add(&self.counters.refused);
+                Step::Delete
+            }
+            (_, Answer::Refused(message)) => {
+                return Err(SystemError::Server {
+                    server: cache::SERVER,
+                    address: address.clone(),
+                    code: "SERVER_ERROR".to_owned(),
+                    message: String::from_utf8_lossy(message).into_owned(),
+                });
+            }
+            (step, answer) => return Err(unexpected(format!("no answer to {step:?}: {answer:?}"))),
+        };
+        self.cache.clear();
+        match next {
+            Step::Idle => {
+                self.step = Step::Idle;
+                return Ok(Some(KeyResult::Done { verified }));
+            }
+            Step::Read => {
+                self.step = Step::Read;
+                self.mysql.begin_read(self.key)?;
+            }
+            step => self.ask_cache(step)?,
+        }
+        Ok(None)
     }
 }
 
-impl Connection for CachedConnection {
-    fn submit(&mut self, terminal: u32, transaction: &Transaction<'_>) -> Result<(), SystemError> {
-        let mut retries = Vec::new();
-        let result = match *transaction {
-            Transaction::Ycsb(YcsbTransaction::Read { key, verify }) => self.read(key, verify, &mut retries)?,
-            Transaction::Ycsb(YcsbTransaction::Update { key, field, value }) => {
-                self.update((key, field, value), &mut retries)?
-            }
-            Transaction::Tpcc(_) => {
-                let message = "a transaction of another benchmark on a connection for YCSB";
-                return Err(SystemError::Data(message.to_owned()));
-            }
-        };
-        self.completed = Some(result.completion(terminal, retries));
-        Ok(())
+/// Places in [`Terminal::sockets`].
+const MYSQL: usize = 0;
+
+impl Terminal for CachedTerminal {
+    fn sockets(&self) -> Vec<&Socket> {
+        vec![self.mysql.socket(), &self.cache]
     }
 
-    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), SystemError> {
-        completions.extend(self.completed.take());
-        Ok(())
+    fn begin(&mut self, transaction: &YcsbTransaction<'_>) -> Result<(), SystemError> {
+        match *transaction {
+            YcsbTransaction::Read { key, verify } => {
+                (self.key, self.verify) = (key, verify);
+                self.ask_cache(Step::Get)
+            }
+            YcsbTransaction::Update { key, field, value } => {
+                (self.key, self.step) = (key, Step::Update);
+                self.mysql.begin_update(key, field, value, true)
+            }
+        }
     }
+
+    fn go_on(&mut self, socket: usize) -> Result<Option<KeyResult>, SystemError> {
+        if socket != MYSQL {
+            return self.cache_answered();
+        }
+        match self.mysql.go_on()? {
+            Some(found) => self.mysql_ended(found),
+            None => Ok(None),
+        }
+    }
+
+    fn take_retries(&mut self) -> Vec<&'static str> {
+        self.mysql.take_retries()
+    }
+
+    fn overdue(&self, waited: Duration) -> Option<SystemError> {
+        match self.step {
+            Step::Idle => None,
+            Step::Read | Step::Update => self.mysql.overdue(waited),
+            _ => (waited > cache::ANSWER_TIMEOUT).then(|| broken(&self.cache_address, &ErrorKind::TimedOut.into())),
+        }
+    }
+}
+
+fn broken(address: &str, error: &io::Error) -> SystemError {
+    lost(address, io_reason(error))
+}
+
+fn lost(address: &str, reason: String) -> SystemError {
+    SystemError::Lost { server: cache::SERVER, address: address.to_owned(), reason }
 }
 
 fn cache_key(key: i64) -> String {
     format!("{YCSB_TABLE}:{key}")
 }
 
-fn encode_row(layout: RecordLayout, row: &Row, document: &mut Vec<u8>) -> Result<(), SystemError> {
-    let fields = (0..layout.fields).map(|field| field_of(row, field));
+/// Writes the document of a record.
+fn encode<'a>(fields: impl Iterator<Item = &'a [u8]>, document: &mut Vec<u8>) -> Result<(), SystemError> {
     document::encode(fields, document).map_err(|error| SystemError::Data(format!("{YCSB_TABLE}: {error}")))
 }
 
@@ -199,7 +301,7 @@ impl ChunkWorker for CacheWarmer<'_> {
             let Some(key) = key else {
                 return Err(SystemError::Data(format!("{YCSB_TABLE}: a row without {YCSB_KEY}")));
             };
-            encode_row(self.ycsb.layout, row, &mut self.document)?;
+            encode((0..self.ycsb.layout.fields).map(|field| field_of(row, field)), &mut self.document)?;
             let cache_key = cache_key(key);
             if self.cache.set(&cache_key, &self.document)? != Stored::Yes {
                 // Only here is it no error: a tiny cache may have no page for the items' slab class yet.
@@ -208,5 +310,13 @@ impl ChunkWorker for CacheWarmer<'_> {
         }
         self.progress.add(count);
         Ok(())
+    }
+}
+
+/// The bytes of a field, which stands behind the key; empty when the column holds something else than text.
+fn field_of(row: &Row, field: usize) -> &[u8] {
+    match row.as_ref(field + 1) {
+        Some(Field::Bytes(bytes)) => bytes,
+        _ => &[],
     }
 }

@@ -21,7 +21,7 @@ const BENCHMARKS: &[(&str, f64)] = &[
     ("growth", 45.0),
     ("multi", 35.0),
     ("durability", 50.0),
-    ("drivers", 20.0),
+    ("drivers", 40.0),
     ("disk", 50.0),
     #[cfg(feature = "peers")]
     ("peers", 240.0),

@@ -113,6 +113,12 @@ pub fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// The same for all threads of this process.
+pub fn process_cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 /// What was measured: printed at once, and kept in the format that the README describes under "Benchmarks".
 pub struct Report {
     entries: Vec<serde_json::Value>,

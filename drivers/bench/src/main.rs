@@ -24,8 +24,10 @@ mod harness;
 mod machine;
 mod memory;
 mod multi;
+mod mysqld;
 #[cfg(feature = "peers")]
 mod peers;
+mod server;
 mod stalls;
 mod tcp;
 mod tpcc;
@@ -69,7 +71,7 @@ enum What {
     Multi(multi::Arguments),
     /// The command log, snapshots, and recovery.
     Durability(durability::Arguments),
-    /// The terminals, on a system that answers at once.
+    /// The terminals, on a system that answers at once, and on MySQL beside what the server takes.
     Drivers(drivers::Arguments),
     /// The machine's own disk, and the emulated one against its model.
     Disk(disk::Arguments),

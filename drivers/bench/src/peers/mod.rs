@@ -23,7 +23,6 @@ mod mysql;
 mod redb;
 mod redis;
 mod rocksdb;
-mod server;
 mod sqlite;
 mod store;
 

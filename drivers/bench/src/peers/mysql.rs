@@ -1,7 +1,7 @@
 //! MySQL 5.6, the server that set-up installs: on a core of its own, prepared statements, a thread for each connection.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ::mysql::consts::CapabilityFlags;
 use ::mysql::prelude::Queryable;
@@ -9,48 +9,17 @@ use ::mysql::{Conn, Opts, OptsBuilder, Row as Answer, Statement, Value as Cell};
 use anyhow::{Context, ensure};
 
 use super::data::{Row, Value, loaded_row};
-use super::server::{Server, free_port};
 use super::store::{Store, Terminals};
 use super::{VERSIONS, locked_version};
 use crate::harness::schema;
 use crate::harness::ycsb::{FIELD_BYTES, FIELDS};
+use crate::mysqld;
 
 pub const CONNECTIONS: usize = 16;
 /// Buffer pool for a record: all of them fit, with what pages leave empty.
 const RECORD_POOL_BYTES: u64 = 1600;
 const LEAST_POOL_BYTES: u64 = 128 << 20;
 const ROWS_PER_INSERT: u64 = 1000;
-
-/// Where set-up puts the server; the newest when there are several.
-fn installed() -> anyhow::Result<PathBuf> {
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools");
-    let servers =
-        std::fs::read_dir(&tools).into_iter().flatten().flatten().map(|entry| entry.path().join("bin/mysqld"));
-    let servers = servers.filter(|mysqld| mysqld.is_file());
-    servers.max().with_context(|| {
-        format!(
-            "there is no mysql-*/bin/mysqld in {}: run make setup, or leave it out with --without mysql",
-            tools.display()
-        )
-    })
-}
-
-fn arguments(mysqld: &Path, port: u16, pool_bytes: u64) -> anyhow::Result<Vec<String>> {
-    let home = mysqld.ancestors().nth(2).context("mysqld is not in a directory bin")?.display();
-    let pool_mib = pool_bytes.div_ceil(1 << 20);
-    let mut arguments = format!(
-        "--no-defaults --basedir={home} --lc-messages-dir={home}/share --datadir=. --tmpdir=. --socket=mysqld.sock --pid-file=mysqld.pid \
-         --bind-address=127.0.0.1 --port={port} --skip-grant-tables --skip-name-resolve --max-connections=64 \
-         --character-set-server=latin1 --explicit-defaults-for-timestamp --performance-schema=OFF --query-cache-type=OFF \
-         --query-cache-size=0 --innodb-buffer-pool-size={pool_mib}M --innodb-buffer-pool-instances=1 \
-         --innodb-log-file-size=512M --innodb-flush-log-at-trx-commit=0 --innodb-doublewrite=OFF \
-         --innodb-flush-method=O_DIRECT --innodb-flush-neighbors=0 --innodb-stats-persistent=OFF"
-    );
-    if rustix::process::geteuid().is_root() {
-        arguments.push_str(" --user=root");
-    }
-    Ok(arguments.split_whitespace().map(str::to_owned).collect())
-}
 
 /// One connection and its prepared statements.
 pub struct Terminal {
@@ -87,9 +56,8 @@ fn load_records(connection: &mut Conn, records: u64) -> anyhow::Result<()> {
 }
 
 pub fn load(mysqld: Option<&Path>, records: u64, directory: &Path) -> anyhow::Result<Terminals<Terminal>> {
-    let mysqld = std::path::absolute(mysqld.map_or_else(installed, |mysqld| Ok(mysqld.to_owned()))?)?;
-    let (port, pool_bytes) = (free_port()?, (records * RECORD_POOL_BYTES).max(LEAST_POOL_BYTES));
-    let mut server = Server::start(&mysqld, &arguments(&mysqld, port, pool_bytes)?, directory)?;
+    let pool_bytes = (records * RECORD_POOL_BYTES).max(LEAST_POOL_BYTES);
+    let (mut server, port) = mysqld::start(mysqld, pool_bytes, directory)?;
     let options = OptsBuilder::new().ip_or_hostname(Some("127.0.0.1")).tcp_port(port).prefer_socket(false);
     // An update reports the rows that it matched, also where it writes what is there.
     let options = options.init(vec!["SET NAMES latin1"]).additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS);

@@ -8,10 +8,10 @@ use ::redis::{Client, Cmd, Connection, Value as Answer, cmd};
 use anyhow::{Context, anyhow, bail, ensure};
 
 use super::data::{Mix, Row, Value, loaded_row};
-use super::server::{Server, find_program, free_port};
 use super::store::{Peer, copy_row};
 use super::{VERSIONS, locked_version};
 use crate::harness::ycsb::{FIELD_BYTES, ROW_BYTES};
+use crate::server::{Server, free_port};
 
 pub struct Redis {
     connection: Connection,
@@ -20,6 +20,12 @@ pub struct Redis {
     commands: Vec<u8>,
     /// Stopped when this is dropped.
     server: Server,
+}
+
+/// A program's path, as a shell would find it.
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())
 }
 
 /// The server's program under its own name. Debian has it in `redis-tools` as `redis-check-rdb`: one program that is what its name says. The package

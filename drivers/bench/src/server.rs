@@ -22,12 +22,6 @@ pub fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// A program's path, as a shell would find it.
-pub fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())
-}
-
 /// A process on the servers' CPU; ends with this value, and with the benchmark however that ends.
 pub struct Server {
     child: Child,
@@ -80,6 +74,20 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Seconds that processors have worked for it so far.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn cpu_s(&self) -> anyhow::Result<f64> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let stat = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+        // Behind the name, which may hold anything: the 12th and 13th field, in ticks.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+        let ticks: Vec<u64> = fields.skip(11).take(2).filter_map(|field| field.parse().ok()).collect();
+        anyhow::ensure!(ticks.len() == 2, "{path} has no CPU time: {stat}");
+        Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
     /// The end of its log.

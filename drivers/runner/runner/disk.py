@@ -24,6 +24,8 @@ NONE = "none"
 LATE_SHARE_LIMIT = 0.05
 """Above this share of operations that ended over 1 ms late, a trial measured this machine's timers and not the disk.
 Timers of virtual machines alone can be that late once in fifty times; operations take about ten times as long."""
+FEWEST_LATE = 3
+"""Fewer late operations say nothing: one of the eleven of a trial whose data are all in memory is a share, but no disturbance."""
 UNLIKE_MODEL = "disk_unlike_model"
 """The flag of a trial on an emulated disk that this machine cannot serve as its profile says: a remark."""
 SINCE_START = ("host_io_errors", "failed_operations", "daemon_cpu_s")
@@ -222,7 +224,7 @@ def problem(stats: dict[str, Any]) -> str:
         return f"{errors} operations of the emulated disk failed, on the disk below it: is that full?"
     late = stats.get("late", {})
     share = float(late.get("late_share", 0.0))
-    if share <= LATE_SHARE_LIMIT:
+    if share <= LATE_SHARE_LIMIT or late["late"] < FEWEST_LATE:
         return ""
     return (
         f"{share:.1%} of the emulated disk's {late['operations']} operations ended more than {late['threshold_us']} us"

@@ -385,11 +385,22 @@ def test_a_disk_that_failed_its_self_test_is_a_flag_on_its_trials() -> None:
     assert (found["status"], found["flags"]) == ("ok", ["disk_unlike_model"])
     assert "1 of 2 figures of its self-test" in found["reason"]
     assert disk.judge(ok, {}, tests[1:]) == ok
-    late = {"late": {"operations": 10, "late_share": 0.5, "threshold_us": 1000, "worst_us": 9000}}
+    late = {"late": {"operations": 10, "late": 5, "late_share": 0.5, "threshold_us": 1000, "worst_us": 9000}}
     both = disk.judge(ok, late, tests)
     assert (both["status"], both["flags"]) == ("invalid", ["disk_unlike_model", "disk_late"])
     failed = {"status": "failed", "reason": "died", "flags": []}
     assert disk.judge(failed, late, tests) == failed
+
+
+def test_one_late_operation_of_a_trial_in_memory_is_no_disturbance() -> None:
+    def late(operations: int, late: int) -> dict[str, Any]:
+        counted = {"operations": operations, "late": late, "late_share": late / operations}
+        return {"late": {**counted, "threshold_us": 1000, "worst_us": 1226}}
+
+    assert not disk.problem(late(11, 1))
+    assert "27.3% of the emulated disk's 11 operations" in disk.problem(late(11, 3))
+    assert not disk.problem(late(1000, 50))
+    assert disk.problem(late(1000, 51))
 
 
 def test_what_emulating_costs_is_no_figure_of_the_drive() -> None:

@@ -104,7 +104,10 @@ fn mysql(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow
         std::fs::write(&path, json.to_string()).with_context(|| path.display().to_string())?;
         anyhow::Ok(Spec::read(&path, None)?)
     };
-    let mut all = [("read-only", spec("read-only", 1.0)?, [vec![], vec![]]), ("50/50", spec("write-heavy", 0.5)?, [vec![], vec![]])];
+    let mut all = [
+        ("read-only", spec("read-only", 1.0)?, [vec![], vec![]]),
+        ("50/50", spec("write-heavy", 0.5)?, [vec![], vec![]]),
+    ];
     let interrupt = Interrupt::default();
     let system = server.wait_for(|| system::open(&all[0].1, &Workload::new(&all[0].1)))?;
     system.create_schema(&std::fs::read_to_string(schema("ycsb.sql"))?)?;

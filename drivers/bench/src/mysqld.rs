@@ -14,7 +14,7 @@ fn installed() -> anyhow::Result<PathBuf> {
     let servers = servers.filter(|mysqld| mysqld.is_file());
     servers.max().with_context(|| {
         format!(
-            "there is no mysql-*/bin/mysqld in {}: run make setup, or leave MySQL out with --without mysql",
+            "there is no mysql-*/bin/mysqld in {}: run make setup, or leave MySQL out (drivers: --without-mysql, peers: --without mysql)",
             tools.display()
         )
     })

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::data::{Mix, Row, Value};
-use super::server::Server;
 use crate::harness::ycsb::ROW_BYTES;
+use crate::server::Server;
 
 /// Operations between two looks at the clock, where one takes about a microsecond.
 const BETWEEN_LOOKS: usize = 256;

@@ -25,7 +25,7 @@ LATE_SHARE_LIMIT = 0.05
 """Above this share of operations that ended over 1 ms late, a trial measured this machine's timers and not the disk.
 Timers of virtual machines alone can be that late once in fifty times; operations take about ten times as long."""
 FEWEST_LATE = 3
-"""Fewer late operations say nothing: one of the eleven of a trial whose data are all in memory is a share, but no disturbance."""
+"""Fewer late operations say nothing: one of the eleven of a trial in memory is a share, but no disturbance."""
 UNLIKE_MODEL = "disk_unlike_model"
 """The flag of a trial on an emulated disk that this machine cannot serve as its profile says: a remark."""
 SINCE_START = ("host_io_errors", "failed_operations", "daemon_cpu_s")

@@ -156,6 +156,20 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_of_less_than_a_millisecond_is_none_of_one() {
+        let (socket, _peer) = pair();
+        let mut poller = Poller::new().unwrap();
+        poller.add(&socket, 0).unwrap();
+        let quickest = || {
+            let begun = std::time::Instant::now();
+            assert_eq!(names(&mut poller, Duration::from_micros(100)), [0; 0]);
+            begun.elapsed()
+        };
+        let quickest = std::iter::repeat_with(quickest).take(50).min().unwrap();
+        assert!(quickest >= Duration::from_micros(100) && quickest < Duration::from_millis(1), "{quickest:?}");
+    }
+
+    #[test]
     fn a_request_that_finds_no_room_is_written_when_there_is_some() {
         let (mut socket, mut peer) = pair();
         let request: Vec<u8> = (0..8_000_000_u32).map(|byte| byte as u8).collect();

@@ -50,23 +50,34 @@ struct Benchmark {
     late_us: [Vec<f64>; 2],
 }
 
-/// A trial of the null system on the last CPU.
-fn benchmark(
+/// A trial on the last CPU.
+fn specification(
     arguments: &Arguments,
-    (name, benchmark): (&'static str, &str),
-    part: serde_json::Value,
+    (system, endpoint): (&str, serde_json::Value),
+    (benchmark, part): (&str, serde_json::Value),
     directory: &Path,
-) -> anyhow::Result<Benchmark> {
+) -> anyhow::Result<Spec> {
     let mut json = serde_json::json!({
-        "format": 1, "system": "null", "benchmark": benchmark, "terminals": arguments.terminals,
+        "format": 1, "system": system, "endpoint": endpoint, "benchmark": benchmark, "terminals": arguments.terminals,
         "warmup_s": arguments.seconds / 4.0, "measure_s": arguments.seconds, "seed": 42,
         "client_cpus": last_cpu().to_string(), "schema": schema(&format!("{benchmark}.sql")),
     });
     json[benchmark] = part;
     let path = directory.join(format!("{benchmark}.json"));
     std::fs::write(&path, json.to_string()).with_context(|| path.display().to_string())?;
-    let settings = format!("null system, 1 core, {} terminals, {}", arguments.terminals, json[benchmark]);
-    Ok(Benchmark { name, settings, spec: Spec::read(&path, None)?, rates: Vec::new(), late_us: Default::default() })
+    Ok(Spec::read(&path, None)?)
+}
+
+/// A trial of the null system.
+fn benchmark(
+    arguments: &Arguments,
+    (name, benchmark): (&'static str, &str),
+    part: serde_json::Value,
+    directory: &Path,
+) -> anyhow::Result<Benchmark> {
+    let settings = format!("null system, 1 core, {} terminals, {part}", arguments.terminals);
+    let spec = specification(arguments, ("null", serde_json::json!({})), (benchmark, part), directory)?;
+    Ok(Benchmark { name, settings, spec, rates: Vec::new(), late_us: Default::default() })
 }
 
 /// The same with Poisson arrivals instead of a closed loop.
@@ -94,15 +105,8 @@ fn mysql(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyhow
     std::fs::create_dir_all(&own)?;
     let (mut server, port) = mysqld::start(arguments.mysqld.as_deref(), MYSQL_POOL_BYTES, &own)?;
     let spec = |mix: &str, read_share: f64| {
-        let json = serde_json::json!({
-            "format": 1, "system": "mysql", "benchmark": "ycsb", "ycsb": ycsb(MYSQL_RECORDS, mix, read_share),
-            "endpoint": {"mysql_address": format!("127.0.0.1:{port}"), "mysql_user": "root"}, "terminals": arguments.terminals,
-            "warmup_s": arguments.seconds / 4.0, "measure_s": arguments.seconds, "seed": 42,
-            "client_cpus": last_cpu().to_string(), "schema": schema("ycsb.sql"),
-        });
-        let path = directory.join("mysql.json");
-        std::fs::write(&path, json.to_string()).with_context(|| path.display().to_string())?;
-        anyhow::Ok(Spec::read(&path, None)?)
+        let endpoint = serde_json::json!({"mysql_address": format!("127.0.0.1:{port}"), "mysql_user": "root"});
+        specification(arguments, ("mysql", endpoint), ("ycsb", ycsb(MYSQL_RECORDS, mix, read_share)), &directory)
     };
     let mut all = [
         ("read-only", spec("read-only", 1.0)?, [vec![], vec![]]),

@@ -11,6 +11,7 @@ use rand_distr::{Distribution, Zipf};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Requests that are run together, as a server does with what a connection sent.
 pub const BATCH: usize = 64;
@@ -109,13 +110,16 @@ pub fn unbound<R>(work: impl FnOnce() -> R) -> R {
 
 /// Seconds that the processor has worked for this thread.
 pub fn thread_cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    clock_s(ClockId::ThreadCPUTime)
 }
 
 /// The same for all threads of this process.
 pub fn process_cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    clock_s(ClockId::ProcessCPUTime)
+}
+
+fn clock_s(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 

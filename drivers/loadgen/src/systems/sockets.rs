@@ -27,10 +27,11 @@ pub struct Socket {
 }
 
 impl Socket {
+    /// Takes a connection whose small packets are sent at once.
+    ///
     /// # Errors
     /// The kernel's.
     pub fn new(stream: TcpStream) -> io::Result<Socket> {
-        stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         Ok(Socket { stream, buffer: vec![0; BUFFER_BYTES], filled: 0 })
     }

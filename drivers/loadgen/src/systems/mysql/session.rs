@@ -230,22 +230,19 @@ impl Session {
         body(&mut self.connection).map_err(|error| system_error(&self.address, &error))
     }
 
-    /// Runs the statements of `body`, repeated as a whole until no deadlock or lock wait limit hits it; each
-    /// repetition is appended to `retries`. On an explicit connection they are one transaction, ended by a
-    /// `COMMIT`; with autocommit each is one of its own. `body` may give up: [`Ended::RolledBack`].
-    pub fn transaction<T, E: Into<Failure>>(
+    /// Runs the statements of `body` and a `COMMIT` on an explicit connection, repeated as a whole until no deadlock or lock wait limit hits it; each
+    /// repetition is appended to `retries`. `body` may give up: [`Ended::RolledBack`].
+    pub fn transaction<T>(
         &mut self,
         retries: &mut Vec<&'static str>,
-        mut body: impl FnMut(&mut Conn) -> Result<T, E>,
+        mut body: impl FnMut(&mut Conn) -> Result<T, Failure>,
     ) -> Result<Ended<T>, SystemError> {
-        let explicit = self.is_explicit();
+        debug_assert!(self.is_explicit(), "a COMMIT where every statement commits by itself");
         loop {
             let connection = &mut self.connection;
             let mut attempt = || {
-                let value = body(connection).map_err(E::into)?;
-                if explicit {
-                    connection.query_drop("COMMIT")?;
-                }
+                let value = body(connection)?;
+                connection.query_drop("COMMIT")?;
                 Ok(value)
             };
             let error = match attempt() {

@@ -59,9 +59,9 @@ impl YcsbSession {
         let version = session.connection.server_version();
         if version >= NEWER_PROTOCOL {
             let (major, minor, patch) = version;
-            return Err(
-                session.lost(format!("it is version {major}.{minor}.{patch}; the terminals speak to MySQL 5.6"))
-            );
+            let problem =
+                format!("mysqld is version {major}.{minor}.{patch}: YCSB's terminals speak the protocol of 5.6");
+            return Err(SystemError::Data(problem));
         }
         let updated = if ycsb.spec.read_share < 1.0 { ycsb.layout.fields } else { 0 };
         let update = |field| format!("UPDATE {YCSB_TABLE} SET field{field} = ? WHERE {YCSB_KEY} = ?");

@@ -94,6 +94,8 @@ struct Connection {
     outgoing: Vec<u8>,
     /// Bytes of `outgoing` that the socket has taken.
     sent: usize,
+    /// Requests submitted since something was sent last.
+    unsent: usize,
     incoming: Vec<u8>,
     filled: usize,
     outstanding: usize,
@@ -105,6 +107,7 @@ pub struct Client {
     connections: Vec<Connection>,
     procedures: HashMap<String, u16>,
     timeout: Option<Duration>,
+    send_every: usize,
 }
 
 impl Client {
@@ -131,10 +134,11 @@ impl Client {
             let partition = u16::try_from(partition).map_err(|_| missing())?;
             let (stream, _) = greet(address, partition, secret)?;
             let incoming = vec![0; READ_BUFFER_BYTES];
-            connections.push(Connection { stream, outgoing: Vec::new(), sent: 0, incoming, filled: 0, outstanding: 0 });
+            let outgoing = Vec::new();
+            connections.push(Connection { stream, outgoing, sent: 0, unsent: 0, incoming, filled: 0, outstanding: 0 });
         }
         let procedures = names.into_iter().zip(0..).collect();
-        Ok(Self { address, connections, procedures, timeout: None })
+        Ok(Self { address, connections, procedures, timeout: None, send_every: usize::MAX })
     }
 
     /// Number of partitions.
@@ -179,7 +183,13 @@ impl Client {
         Ok(())
     }
 
-    /// Adds a request; it is sent by the next [`Client::wait`].
+    /// Sends requests as soon as so many were submitted to a partition, not only when their replies are waited for. Who always has `n` outstanding and
+    /// submits them all at once takes turns with the server, each idle while the other works; with `n / 2` here both work.
+    pub fn send_every(&mut self, requests: usize) {
+        self.send_every = requests.max(1);
+    }
+
+    /// Adds a request; it is sent by the next [`Client::wait`], if not before ([`Client::send_every`]).
     ///
     /// # Panics
     /// If the partition does not exist.
@@ -188,6 +198,11 @@ impl Client {
         let connection = &mut self.connections[partition as usize];
         write_request(&mut connection.outgoing, token, procedure, params);
         connection.outstanding += 1;
+        connection.unsent += 1;
+        if connection.unsent >= self.send_every {
+            // A connection that broke says so again when its replies are waited for.
+            let _ = connection.send();
+        }
     }
 
     /// Sends what was submitted, waits for at least one reply, and delivers all that arrived; returns their number, 0 when nothing is
@@ -389,6 +404,7 @@ impl Connection {
     /// Sends as much as the socket takes now: a server that waits until its replies are read takes no more requests.
     #[inline]
     fn send(&mut self) -> io::Result<()> {
+        self.unsent = 0;
         while self.sent < self.outgoing.len() {
             let unsent = &self.outgoing[self.sent..];
             match rustix::net::send(&self.stream, unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

@@ -315,6 +315,37 @@ fn a_client_may_wait_for_a_limited_time() {
     }
 }
 
+/// What was submitted reaches the server although nobody waits; a server that is gone is told to who waits.
+#[test]
+fn a_client_may_send_before_it_waits() {
+    for partitions in [1_u32, 2] {
+        let served = serve("", &serde_json::json!({"partitions": partitions}));
+        let mut client = Client::connect(served.address).unwrap();
+        let mut observer = Client::connect(served.address).unwrap();
+        let procedure = client.procedure("ycsb_load").unwrap();
+        client.send_every(2);
+        let submit = |client: &mut Client, key: i64| {
+            let mut params = 1u32.to_le_bytes().to_vec();
+            params.extend(row(key));
+            client.submit(key as u64, client.partition_of(key), procedure, &params);
+        };
+        (0..2 * i64::from(partitions)).for_each(|key| submit(&mut client, key));
+        let asked = Instant::now();
+        while observer.stats().unwrap()["tuples_resident"] != 2 * partitions {
+            assert!(asked.elapsed() < WATCHDOG, "{}", observer.stats().unwrap());
+        }
+        submit(&mut client, 100);
+        let mut tokens = Vec::new();
+        while client.wait(&mut |token, _| tokens.push(token)).unwrap() > 0 {}
+        tokens.sort_unstable();
+        let loaded = (0..2 * u64::from(partitions)).chain([100]).collect::<Vec<_>>();
+        assert_eq!(tokens, loaded, "the last one is sent by the wait");
+        stop(served);
+        (0..8).for_each(|key| submit(&mut client, key));
+        assert!(matches!(client.wait(&mut |_, _| {}), Err(ClientError::Broken { .. })));
+    }
+}
+
 /// Keys and index entries alone need more than the budget: loading ends with the reason instead of exceeding it.
 #[test]
 fn a_budget_smaller_than_the_indexes_refuses_more_rows() {

@@ -72,6 +72,14 @@ impl AnticacheSystem {
         Ok(client)
     }
 
+    /// The client of a group of terminals. They are many users, who send without waiting for each other: as soon as half of them have submitted, not only
+    /// when there is nothing left to do but to wait. Otherwise they and the server take turns, each idle while the other works.
+    fn terminals_client(&self, terminals: usize) -> Result<Client, SystemError> {
+        let mut client = self.client()?;
+        client.send_every(terminals / 2 / client.partitions() as usize);
+        Ok(client)
+    }
+
     fn unreachable(&self, error: &ClientError) -> SystemError {
         let reason = match error {
             ClientError::Connect { source, .. } | ClientError::Broken { source, .. } => source.to_string(),

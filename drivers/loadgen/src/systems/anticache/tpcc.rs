@@ -285,7 +285,7 @@ impl TpccConnection {
         tpcc: &Tpcc,
         terminals: Range<u32>,
     ) -> Result<TpccConnection, SystemError> {
-        let client = system.client()?;
+        let client = system.terminals_client(terminals.len())?;
         let mut procedures = [0; TransactionKind::ALL.len()];
         for (kind, number) in TransactionKind::ALL.into_iter().zip(&mut procedures) {
             *number = client.procedure(kind.procedure()).map_err(|error| system_error(system.address, &error))?;

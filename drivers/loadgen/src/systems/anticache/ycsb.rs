@@ -110,7 +110,7 @@ impl YcsbConnection {
         ycsb: &Ycsb,
         terminals: Range<u32>,
     ) -> Result<YcsbConnection, SystemError> {
-        let client = system.client()?;
+        let client = system.terminals_client(terminals.len())?;
         let procedure = |name| client.procedure(name).map_err(|error| system_error(system.address, &error));
         Ok(YcsbConnection {
             address: system.address,

@@ -36,7 +36,7 @@ WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $
 # What FIG asks for: `all`, or names as the targets have them; one that does not exist is left for the runner to refuse.
 PLANNED = $(if $(filter all,$(FIG)),$(EXISTING),$(foreach name,$(subst $(COMMA), ,$(FIG)),$(or $(call EXPERIMENTS_OF,$(name)),$(name))))
 
-.PHONY: help doctor setup python provision lock build compile smoke test lint plan $(FIGURES) all figures claims report compare publish notebooks status retry stop bench clean
+.PHONY: help doctor setup python provision lock build compile compile-tests smoke test lint plan $(FIGURES) all figures claims report compare publish notebooks status retry stop bench clean
 
 help: ## List the targets and variables
 	@missing='$(strip $(foreach name,$(FIGURES),$(if $(call EXPERIMENTS_OF,$(name)),,$(name))))'
@@ -76,9 +76,12 @@ lock: ## Make requirements.lock anew from requirements.in
 build: setup ## Build the engine and the drivers
 	@$(MAKE) compile
 
-# Needs of the set-up the toolchain alone.
+# These two need of the set-up the toolchain alone.
 compile:
 	@$(CARGO) build --release --locked --workspace --exclude anticache-bench
+
+compile-tests:
+	@$(CARGO) test --locked --workspace --no-run
 
 smoke: override SCALE := smoke
 smoke: build ## From a bare clone to every figure with table and claims, at the smallest scale

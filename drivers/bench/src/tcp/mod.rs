@@ -88,7 +88,6 @@ impl Site {
         outstanding: usize,
         seconds: f64,
     ) -> anyhow::Result<f64> {
-        self.client.send_every(outstanding / 2);
         let mut next = requests.iter().cycle().skip(first);
         let mut submit = |client: &mut Client, count: usize| {
             for (procedure, params) in next.by_ref().take(count) {

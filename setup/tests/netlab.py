@@ -1,7 +1,9 @@
 """Hosts made of namespaces: each with a network address, processes, a name and an SSH server of its own.
 
-They share kernel, disk and packages with this machine, so that each gets a directory of its own for its files. One
-machine with several hosts needs root. Everything ends with `close`, also what a host's programs left running: they die
+They share kernel, disk and packages with this machine, so that each gets a directory of its own for its files, the
+home of who logs in among them: what somebody's shell does here at its start (bash reads ~/.bashrc for a command over
+SSH too) is no business of theirs, and it can take a minute (pyenv, whose lock somebody left). One machine with several
+hosts needs root. Everything ends with `close`, also what a host's programs left running: they die
 with the first process of their namespace.
 """
 
@@ -29,6 +31,7 @@ UsePAM no
 PermitRootLogin prohibit-password
 PasswordAuthentication no
 MaxStartups 100
+SetEnv HOME={directory}/home
 Subsystem sftp internal-sftp
 """
 
@@ -70,6 +73,7 @@ class NetHost:
         (self.directory / "sshd_config").write_text(
             SSHD_CONFIG.format(address=self.address, directory=self.directory), encoding="ascii"
         )
+        (self.directory / "home").mkdir()
         (self.directory / "boot_id").write_text(f"{uuid.uuid4()}\n", encoding="ascii")
         inside = (
             f"hostname {self.name} && mount --bind {self.directory}/boot_id /proc/sys/kernel/random/boot_id"

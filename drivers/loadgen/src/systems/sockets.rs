@@ -19,7 +19,7 @@ const EVENTS: usize = 64;
 /// How long a request may find no room in a socket's buffer.
 const ROOM_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-/// A connection with at most one request outstanding, whose calls do not wait for its peer.
+/// A connection whose calls do not wait for its peer.
 pub struct Socket {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -61,7 +61,7 @@ impl Socket {
         }
     }
 
-    /// Reads once, and returns all that has come since the last [`Socket::clear`].
+    /// Reads once, and returns all that has come and was not forgotten ([`Socket::clear`], [`Socket::forget`]).
     ///
     /// # Errors
     /// The connection broke; [`ErrorKind::UnexpectedEof`] when the peer closed it.
@@ -78,9 +78,15 @@ impl Socket {
         Ok(&self.buffer[..self.filled])
     }
 
-    /// Forgets the answer that was received: the next request may be sent.
+    /// Forgets all that was received: the answer to the one request outstanding.
     pub fn clear(&mut self) {
         self.filled = 0;
+    }
+
+    /// Forgets so many bytes, those that came first: the answers to some of the requests outstanding.
+    pub fn forget(&mut self, bytes: usize) {
+        self.buffer.copy_within(bytes..self.filled, 0);
+        self.filled -= bytes;
     }
 }
 
@@ -149,6 +155,8 @@ mod tests {
         second_peer.write_all(&[1; BUFFER_BYTES + 1]).unwrap();
         assert_eq!(names(&mut poller, Duration::from_secs(10)), [9]);
         while second.receive().unwrap().len() < BUFFER_BYTES + 1 {}
+        second.forget(BUFFER_BYTES - 1);
+        assert_eq!(second.receive().unwrap(), [1; 2], "what came last is kept");
         second.clear();
         assert_eq!(second.receive().unwrap(), [0; 0], "nothing more is there, and that is no error");
         drop(first_peer);

@@ -96,7 +96,7 @@ impl System for MysqlSystem {
 
     fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         Ok(match &self.workload {
-            Workload::Ycsb(ycsb) => Box::new(Terminals::open(terminals, || YcsbTerminal::open(self, ycsb))?),
+            Workload::Ycsb(ycsb) => Box::new(Terminals::open(terminals, None, || YcsbTerminal::open(self, ycsb))?),
             Workload::Tpcc(tpcc) => Box::new(TpccConnection::open(self.transaction_session()?, tpcc, NoCopies)?),
         })
     }

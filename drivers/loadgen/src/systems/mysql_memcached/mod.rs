@@ -144,7 +144,10 @@ impl System for MysqlMemcachedSystem {
 
     fn connect(&self, terminals: Range<u32>) -> Result<Box<dyn Connection>, SystemError> {
         Ok(match &self.mysql.workload {
-            Workload::Ycsb(ycsb) => Box::new(Terminals::open(terminals, || CachedTerminal::open(self, ycsb))?),
+            Workload::Ycsb(ycsb) => {
+                let cache = ycsb::shared_cache(&self.memcached_address)?;
+                Box::new(Terminals::open(terminals, Some(cache), || CachedTerminal::open(self, ycsb))?)
+            }
             Workload::Tpcc(tpcc) => {
                 let session = self.mysql.transaction_session()?;
                 Box::new(TpccConnection::open(session, tpcc, self.cached_rows(&tpcc.catalog)?)?)

@@ -1,13 +1,13 @@
-//! What a YCSB terminal says to Memcached and hears from it: three commands of the meta protocol (`doc/protocol.txt` of Memcached 1.6), one at a time.
+//! What a YCSB terminal says to Memcached and hears from it: three commands of the meta protocol (`doc/protocol.txt` of Memcached 1.6). Many may be
+//! outstanding on a connection; their answers come in their order.
 //!
 //! [`super::cache`] has the client library's connections, which wait for their answers; the library offers no decoder without one.
 
 use std::io::Write;
 
-/// Writes a request for the value of a key into `request`, in place of what it held.
-pub fn get(key: &str, request: &mut Vec<u8>) {
-    request.clear();
-    push(request, format_args!("mg {key} v\r\n"));
+/// Appends a request for the value of a key.
+pub fn get(key: &str, requests: &mut Vec<u8>) {
+    push(requests, format_args!("mg {key} v\r\n"));
 }
 
 /// How [`store`] treats a value that is there.
@@ -19,26 +19,24 @@ pub enum Mode {
     Add,
 }
 
-/// Writes a request to store a value.
-pub fn store(key: &str, value: &[u8], mode: Mode, request: &mut Vec<u8>) {
-    request.clear();
+/// Appends a request to store a value.
+pub fn store(key: &str, value: &[u8], mode: Mode, requests: &mut Vec<u8>) {
     let flag = match mode {
         Mode::Set => "",
         Mode::Add => " ME",
     };
-    push(request, format_args!("ms {key} {}{flag}\r\n", value.len()));
-    request.extend_from_slice(value);
-    request.extend_from_slice(b"\r\n");
+    push(requests, format_args!("ms {key} {}{flag}\r\n", value.len()));
+    requests.extend_from_slice(value);
+    requests.extend_from_slice(b"\r\n");
 }
 
-/// Writes a request to remove a key.
-pub fn delete(key: &str, request: &mut Vec<u8>) {
-    request.clear();
-    push(request, format_args!("md {key}\r\n"));
+/// Appends a request to remove a key.
+pub fn delete(key: &str, requests: &mut Vec<u8>) {
+    push(requests, format_args!("md {key}\r\n"));
 }
 
-fn push(request: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    request.write_fmt(text).expect("a vector takes all that is written to it");
+fn push(requests: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    requests.write_fmt(text).expect("a vector takes all that is written to it");
 }
 
 /// Memcached's answer to a request.
@@ -60,34 +58,30 @@ pub enum Answer<'a> {
 #[error("not an answer of Memcached: {0:?}")]
 pub struct Malformed(String);
 
-/// What the bytes received so far are; `None`: they are not all there yet.
+/// The first answer among the bytes received, and how many of them it takes; `None`: they are not all there yet.
 ///
 /// # Errors
 /// [`Malformed`].
-pub fn answer(received: &[u8]) -> Result<Option<Answer<'_>>, Malformed> {
+pub fn answer(received: &[u8]) -> Result<Option<(Answer<'_>, usize)>, Malformed> {
     let malformed = || Malformed(String::from_utf8_lossy(&received[..received.len().min(80)]).into_owned());
     let Some(end) = received.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
-    let (line, rest) = (&received[..end], &received[end + 2..]);
-    let answer = match line {
-        b"EN" | b"NF" => Answer::Absent,
-        b"HD" => Answer::Done,
-        b"NS" => Answer::NotStored,
+    let (line, behind) = (&received[..end], end + 2);
+    Ok(match line {
+        b"EN" | b"NF" => Some((Answer::Absent, behind)),
+        b"HD" => Some((Answer::Done, behind)),
+        b"NS" => Some((Answer::NotStored, behind)),
         [b'V', b'A', b' ', length @ ..] => {
             let length = std::str::from_utf8(length).ok().and_then(|digits| digits.parse::<u32>().ok());
-            let length = length.ok_or_else(malformed)? as usize;
-            if rest.len() < length + 2 {
-                return Ok(None);
+            let end = behind + length.ok_or_else(malformed)? as usize;
+            match received.get(end..end + 2) {
+                Some(b"\r\n") => Some((Answer::Value(&received[behind..end]), end + 2)),
+                Some(_) => return Err(malformed()),
+                None => None,
             }
-            return if &rest[length..] == b"\r\n" {
-                Ok(Some(Answer::Value(&rest[..length])))
-            } else {
-                Err(malformed())
-            };
         }
-        _ if line.starts_with(b"SERVER_ERROR ") => Answer::Refused(&line[b"SERVER_ERROR ".len()..]),
+        _ if line.starts_with(b"SERVER_ERROR ") => Some((Answer::Refused(&line[b"SERVER_ERROR ".len()..]), behind)),
         _ => return Err(malformed()),
-    };
-    if rest.is_empty() { Ok(Some(answer)) } else { Err(malformed()) }
+    })
 }
 
 #[cfg(test)]
@@ -97,15 +91,12 @@ mod tests {
 
     #[test]
     fn requests_are_those_of_the_protocol() {
-        let mut request = b"before".to_vec();
-        get("t:1", &mut request);
-        assert_eq!(request, b"mg t:1 v\r\n");
-        store("t:1", b"a\r\nb", Mode::Set, &mut request);
-        assert_eq!(request, b"ms t:1 4\r\na\r\nb\r\n");
-        store("t:1", b"", Mode::Add, &mut request);
-        assert_eq!(request, b"ms t:1 0 ME\r\n\r\n");
-        delete("t:1", &mut request);
-        assert_eq!(request, b"md t:1\r\n");
+        let mut requests = Vec::new();
+        get("t:1", &mut requests);
+        store("t:1", b"a\r\nb", Mode::Set, &mut requests);
+        store("t:1", b"", Mode::Add, &mut requests);
+        delete("t:1", &mut requests);
+        assert_eq!(requests, b"mg t:1 v\r\nms t:1 4\r\na\r\nb\r\nms t:1 0 ME\r\n\r\nmd t:1\r\n");
     }
 
     #[test]
@@ -121,14 +112,15 @@ mod tests {
         ];
         for (received, expected) in whole {
             (0..received.len()).for_each(|length| assert_eq!(answer(&received[..length]), Ok(None)));
-            assert_eq!(answer(received), Ok(Some(expected)));
+            assert_eq!(answer(received), Ok(Some((expected, received.len()))));
+            let two = [received, received].concat();
+            assert_eq!(answer(&two), answer(received), "the next one is not looked at");
         }
     }
 
     #[test]
     fn anything_else_is_refused() {
-        let wrong: [&[u8]; 6] =
-            [b"HD\r\nHD\r\n", b"VA x\r\n", b"VA 1\r\nab\r\n", b"CLIENT_ERROR bad\r\n", b"\r\n", b"END\r\n"];
+        let wrong: [&[u8]; 5] = [b"VA x\r\n", b"VA 1\r\nab\r\n", b"CLIENT_ERROR bad\r\n", b"\r\n", b"END\r\n"];
         for received in wrong {
             assert!(answer(received).is_err(), "{}", String::from_utf8_lossy(received));
         }

@@ -85,7 +85,7 @@ impl YcsbSession {
         })
     }
 
-    /// What [`Terminal::sockets`] has of mysqld.
+    /// See [`Terminal::socket`].
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
@@ -214,11 +214,11 @@ impl YcsbTerminal {
 }
 
 impl Terminal for YcsbTerminal {
-    fn sockets(&self) -> Vec<&Socket> {
-        vec![self.mysql.socket()]
+    fn socket(&self) -> &Socket {
+        self.mysql.socket()
     }
 
-    fn begin(&mut self, transaction: &YcsbTransaction<'_>) -> Result<(), SystemError> {
+    fn begin(&mut self, transaction: &YcsbTransaction<'_>, _shared: &mut Vec<u8>) -> Result<(), SystemError> {
         match *transaction {
             YcsbTransaction::Read { key, verify } => {
                 self.verify = verify;
@@ -231,7 +231,7 @@ impl Terminal for YcsbTerminal {
         }
     }
 
-    fn go_on(&mut self, _socket: usize) -> Result<Option<KeyResult>, SystemError> {
+    fn go_on(&mut self, _shared: &mut Vec<u8>) -> Result<Option<KeyResult>, SystemError> {
         Ok(self.mysql.go_on()?.map(|found| match found {
             true => KeyResult::Done {
                 verified: self.verify.then(|| self.layout.verify_record(self.mysql.key, self.mysql.record())),

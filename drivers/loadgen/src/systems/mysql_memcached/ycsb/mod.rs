@@ -29,7 +29,7 @@ use crate::systems::mysql::session::{Session, Use, io_reason};
 use crate::systems::mysql::ycsb::bulk::keys_of;
 use crate::systems::mysql::ycsb::{KeyResult, YcsbSession};
 use crate::systems::sockets::Socket;
-use crate::systems::terminals::Terminal;
+use crate::systems::terminals::{Shared, Terminal};
 use crate::ycsb::{RecordLayout, YCSB_KEY, YCSB_TABLE, Ycsb, YcsbTransaction};
 
 /// Keys of one prewarming query.
@@ -53,10 +53,23 @@ enum Step {
     Delete,
 }
 
-/// A terminal: a connection to MySQL and one to Memcached.
+/// The connection to Memcached that the terminals of a thread have in common, as the clients of its libraries have: a connection for each of 64
+/// terminals cost two calls of the kernel for every request, and the client had no CPU time left before the server.
+///
+/// # Errors
+/// [`SystemError::Connect`] when the server does not answer.
+pub fn shared_cache(address: &str) -> Result<Shared, SystemError> {
+    let socket = Socket::new(cache::stream(address)?).map_err(|error| broken(address, &error))?;
+    let answer_bytes = |received: &[u8]| match wire::answer(received) {
+        Ok(answer) => Ok(answer.map(|(_, bytes)| bytes)),
+        Err(error) => Err(error.to_string()),
+    };
+    Ok(Shared::new(socket, cache::SERVER, address, answer_bytes))
+}
+
+/// A terminal: a connection to MySQL, and its part of one to Memcached ([`shared_cache`]).
 pub struct CachedTerminal {
     mysql: YcsbSession,
-    cache: Socket,
     cache_address: String,
     layout: RecordLayout,
     counters: Arc<CacheCounters>,
@@ -64,7 +77,6 @@ pub struct CachedTerminal {
     key: i64,
     /// Whether the record is to be checked.
     verify: bool,
-    request: Vec<u8>,
     document: Vec<u8>,
     record: Vec<u8>,
 }
@@ -75,37 +87,32 @@ impl CachedTerminal {
     /// # Errors
     /// [`SystemError::Connect`] when a server does not answer.
     pub fn open(system: &MysqlMemcachedSystem, ycsb: &Ycsb) -> Result<CachedTerminal, SystemError> {
-        let address = &system.memcached_address;
-        let cache = Socket::new(cache::stream(address)?).map_err(|error| broken(address, &error))?;
         Ok(CachedTerminal {
             mysql: YcsbSession::open(&system.mysql, ycsb)?,
-            cache,
-            cache_address: address.clone(),
+            cache_address: system.memcached_address.clone(),
             layout: ycsb.layout,
             counters: Arc::clone(&system.counters),
             step: Step::Idle,
             key: 0,
             verify: false,
-            request: Vec::new(),
             document: Vec::new(),
             record: Vec::new(),
         })
     }
 
-    fn ask_cache(&mut self, step: Step) -> Result<(), SystemError> {
+    fn ask_cache(&mut self, step: Step, cache: &mut Vec<u8>) {
         let (cache_key, document) = (cache_key(self.key), &self.document);
         match step {
-            Step::Fill => wire::store(&cache_key, document, Mode::Add, &mut self.request),
-            Step::Set => wire::store(&cache_key, document, Mode::Set, &mut self.request),
-            Step::Delete => wire::delete(&cache_key, &mut self.request),
-            _ => wire::get(&cache_key, &mut self.request),
+            Step::Fill => wire::store(&cache_key, document, Mode::Add, cache),
+            Step::Set => wire::store(&cache_key, document, Mode::Set, cache),
+            Step::Delete => wire::delete(&cache_key, cache),
+            _ => wire::get(&cache_key, cache),
         }
         self.step = step;
-        self.cache.send(&self.request).map_err(|error| broken(&self.cache_address, &error))
     }
 
     /// MySQL's part of the transaction is over: its record goes to the cache.
-    fn mysql_ended(&mut self, found: bool) -> Result<Option<KeyResult>, SystemError> {
+    fn mysql_ended(&mut self, found: bool, cache: &mut Vec<u8>) -> Result<Option<KeyResult>, SystemError> {
         if !found {
             self.step = Step::Idle;
             return Ok(Some(KeyResult::NoSuchKey));
@@ -116,17 +123,12 @@ impl CachedTerminal {
             return Err(SystemError::Data(format!("{YCSB_TABLE}: record {key} has {bytes} bytes, not {expected}")));
         }
         encode(record.chunks_exact(self.layout.field_bytes), &mut self.document)?;
-        self.ask_cache(if self.step == Step::Update { Step::Set } else { Step::Fill })?;
+        self.ask_cache(if self.step == Step::Update { Step::Set } else { Step::Fill }, cache);
         Ok(None)
     }
 
-    fn cache_answered(&mut self) -> Result<Option<KeyResult>, SystemError> {
+    fn cache_answered(&mut self, answer: Answer<'_>, cache: &mut Vec<u8>) -> Result<Option<KeyResult>, SystemError> {
         let address = &self.cache_address;
-        let received = self.cache.receive().map_err(|error| broken(address, &error))?;
-        let unexpected = |problem: String| lost(address, problem);
-        let Some(answer) = wire::answer(received).map_err(|error| unexpected(error.to_string()))? else {
-            return Ok(None);
-        };
         let mut verified = None;
         let next = match (self.step, answer) {
             (Step::Get, Answer::Value(document)) => {
@@ -163,9 +165,8 @@ impl CachedTerminal {
                     message: String::from_utf8_lossy(message).into_owned(),
                 });
             }
-            (step, answer) => return Err(unexpected(format!("no answer to {step:?}: {answer:?}"))),
+            (step, answer) => return Err(lost(address, format!("no answer to {step:?}: {answer:?}"))),
         };
-        self.cache.clear();
         match next {
             Step::Idle => {
                 self.step = Step::Idle;
@@ -175,25 +176,23 @@ impl CachedTerminal {
                 self.step = Step::Read;
                 self.mysql.begin_read(self.key)?;
             }
-            step => self.ask_cache(step)?,
+            step => self.ask_cache(step, cache),
         }
         Ok(None)
     }
 }
 
-/// Places in [`Terminal::sockets`].
-const MYSQL: usize = 0;
-
 impl Terminal for CachedTerminal {
-    fn sockets(&self) -> Vec<&Socket> {
-        vec![self.mysql.socket(), &self.cache]
+    fn socket(&self) -> &Socket {
+        self.mysql.socket()
     }
 
-    fn begin(&mut self, transaction: &YcsbTransaction<'_>) -> Result<(), SystemError> {
+    fn begin(&mut self, transaction: &YcsbTransaction<'_>, cache: &mut Vec<u8>) -> Result<(), SystemError> {
         match *transaction {
             YcsbTransaction::Read { key, verify } => {
                 (self.key, self.verify) = (key, verify);
-                self.ask_cache(Step::Get)
+                self.ask_cache(Step::Get, cache);
+                Ok(())
             }
             YcsbTransaction::Update { key, field, value } => {
                 (self.key, self.step) = (key, Step::Update);
@@ -202,13 +201,18 @@ impl Terminal for CachedTerminal {
         }
     }
 
-    fn go_on(&mut self, socket: usize) -> Result<Option<KeyResult>, SystemError> {
-        if socket != MYSQL {
-            return self.cache_answered();
-        }
+    fn go_on(&mut self, cache: &mut Vec<u8>) -> Result<Option<KeyResult>, SystemError> {
         match self.mysql.go_on()? {
-            Some(found) => self.mysql_ended(found),
+            Some(found) => self.mysql_ended(found, cache),
             None => Ok(None),
+        }
+    }
+
+    fn go_on_with(&mut self, answer: &[u8], cache: &mut Vec<u8>) -> Result<Option<KeyResult>, SystemError> {
+        match wire::answer(answer) {
+            Ok(Some((answer, _))) => self.cache_answered(answer, cache),
+            Ok(None) => Ok(None),
+            Err(error) => Err(lost(&self.cache_address, error.to_string())),
         }
     }
 

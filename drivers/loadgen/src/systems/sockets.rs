@@ -131,7 +131,7 @@ impl Poller {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use std::net::TcpListener;
 
@@ -139,7 +139,8 @@ mod tests {
         poller.wait(limit).unwrap().collect()
     }
 
-    fn pair() -> (Socket, TcpStream) {
+    /// A connection, and its other end.
+    pub fn pair() -> (Socket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (Socket::new(client).unwrap(), listener.accept().unwrap().0)

@@ -245,13 +245,14 @@ fn kernel(error: &io::Error) -> SystemError {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::net::{Shutdown, TcpStream};
     use std::thread;
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::system::Outcome;
+    use crate::systems::sockets::tests::pair;
 
     /// Asks twice for its key, and aborts where it is answered another one.
     struct Asker {
@@ -301,12 +302,6 @@ mod tests {
         fn overdue(&self, _waited: Duration) -> Option<SystemError> {
             None
         }
-    }
-
-    fn pair() -> (Socket, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Socket::new(client).unwrap(), listener.accept().unwrap().0)
     }
 
     /// Terminals whose answers have the length of a key, and the other ends of their connections, the shared one's first.

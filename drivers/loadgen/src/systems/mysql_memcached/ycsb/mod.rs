@@ -211,7 +211,7 @@ impl Terminal for CachedTerminal {
     fn go_on_with(&mut self, answer: &[u8], cache: &mut Vec<u8>) -> Result<Option<KeyResult>, SystemError> {
         match wire::answer(answer) {
             Ok(Some((answer, _))) => self.cache_answered(answer, cache),
-            Ok(None) => Ok(None),
+            Ok(None) => Err(lost(&self.cache_address, "half an answer was taken for a whole one".to_owned())),
             Err(error) => Err(lost(&self.cache_address, error.to_string())),
         }
     }

@@ -354,10 +354,11 @@ pub fn fill(builder: &mut BlockBuilder, table: &mut Table, meter: &mut MemoryMet
         let Some(offset) = builder.place_for(row_bytes) else {
             break;
         };
-        let entry = table.evict(coldest, Location { block_id, offset }, meter);
+        let entry = table.evict(coldest, Location { block_id, offset });
         let row = if table.def().has_var() { scratch.as_slice() } else { table.tuples().row(coldest) };
         builder.push(entry, row);
         table.forget_evicted(coldest);
     }
+    table.account(meter);
     skipped_unsynced > 0
 }

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::anticache::{AntiCache, NumberMap};
 use crate::catalog::{Catalog, TableDef, TableId};
@@ -26,39 +26,30 @@ use crate::events::Events;
 use crate::io::AlignedBuf;
 use crate::io::files::{Files, KernelFiles};
 use crate::io::ring::{Completion, IoRing};
-use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
 use crate::procedure::ProcedureSet;
-use crate::stats::{Counters, PauseKind, Pauses};
-use crate::storage::hash_index::hash_key;
+use crate::stats::{Counters, Pauses};
 use crate::storage::meter::MemoryMeter;
 use crate::storage::table::Table;
 use crate::storage::tuples::{TupleId, flag};
-use crate::storage::undo::{Change, UndoLog};
-use crate::txn::{Abort, Footprint, TxnContext, roll_back};
+use crate::storage::undo::UndoLog;
+use crate::txn::Footprint;
 
 mod admission;
+mod execute;
 mod gauges;
 pub mod multi;
 mod replay;
 mod room;
+mod sampler;
 mod turn;
 mod waiting;
 
 pub(crate) use admission::Age;
-use room::Refusal;
+use execute::Invocation;
+use sampler::Sampler;
 pub(crate) use turn::IoTag;
 pub(crate) use waiting::{Waiting, WaitingId};
 
-/// Requests whose memory is prefetched together.
-const PREFETCH_WINDOW: usize = 16;
-/// For a transaction of which no key is known beforehand.
-const NO_KEY: (TableId, u64) = (TableId::MAX, 0);
-/// Cache lines of a tuple that are prefetched; the processor's own prefetcher follows a copy from there.
-const PREFETCH_LINES: usize = 4;
-/// The command-log group under construction, and the replies that wait for it and for the one before, are not let grow beyond this while that
-/// is being written. The bound is far above what
-/// a disk leaves behind and far below the group format's 4 GiB.
-const MAX_GROUP_BYTES: usize = 64 << 20;
 /// Times that a transaction is re-queued before it is given up: it needs more evicted tuples than memory can hold at once.
 const MAX_RESTARTS: u32 = 100;
 
@@ -79,46 +70,6 @@ pub trait ReplySink {
     fn buffer(&mut self, connection: u32, epoch: u32) -> &mut Vec<u8>;
 }
 
-/// One execution of a transaction.
-#[derive(Debug, Clone, Copy)]
-struct Invocation<'params> {
-    origin: Origin,
-    procedure: u16,
-    params: &'params [u8],
-    /// Executions before this one.
-    restarts: u32,
-    age: Age,
-}
-
-/// From this α on the chain's neighbours of a tuple are prefetched with it.
-const CHAIN_OFTEN: f64 = 0.25;
-
-/// Chooses the transactions that update the LRU chain: each with probability α, by a seeded xorshift generator.
-#[derive(Debug)]
-struct Sampler {
-    state: u64,
-    threshold: u64,
-}
-
-impl Sampler {
-    fn new(alpha: f64, seed: u64) -> Self {
-        Self { state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, threshold: Self::threshold(alpha) }
-    }
-
-    /// 2^32 · α, so that α = 1 is "always" and α = 0 "never" exactly.
-    fn threshold(alpha: f64) -> u64 {
-        (alpha * (1u64 << 32) as f64) as u64
-    }
-
-    #[inline]
-    fn choose(&mut self) -> bool {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 32) < self.threshold
-    }
-}
-
 /// One partition of the database.
 pub struct Partition {
     id: u32,
@@ -130,7 +81,6 @@ pub struct Partition {
     undo: UndoLog,
     footprint: Footprint,
     sampler: Sampler,
-    updates_chain_often: bool,
     pub(crate) ring: IoRing,
     completions: Vec<Completion>,
     pub(crate) anticache: Option<AntiCache>,
@@ -269,7 +219,6 @@ impl Partition {
             undo: UndoLog::default(),
             footprint: Footprint::default(),
             sampler: Sampler::new(config.alpha(), config.seed ^ u64::from(id) << 32),
-            updates_chain_often: config.alpha() >= CHAIN_OFTEN,
             ring,
             completions: Vec::new(),
             anticache,
@@ -307,8 +256,7 @@ impl Partition {
 
     /// Goes on with other [`crate::config::LIVE_SETTINGS`]; the configuration is otherwise the one that it was made with.
     pub fn change_settings(&mut self, config: &Config) {
-        self.sampler.threshold = Sampler::threshold(config.alpha());
-        self.updates_chain_often = config.alpha() >= CHAIN_OFTEN;
+        self.sampler.set_alpha(config.alpha());
         if let Some(anticache) = &mut self.anticache {
             anticache.change_settings(config, &mut self.meter);
         }
@@ -391,256 +339,6 @@ impl Partition {
             && self.ring.in_flight() == 0
             && !self.anticache.as_ref().is_some_and(AntiCache::is_busy)
             && self.is_multi_idle()
-    }
-
-    /// Runs the requests found in `input`.
-    pub fn execute_batch<S: ReplySink>(
-        &mut self,
-        connection: u32,
-        epoch: u32,
-        input: &[u8],
-        requests: &[RequestHead],
-        sink: &mut S,
-    ) {
-        for window in requests.chunks(PREFETCH_WINDOW) {
-            self.bound_group(sink);
-            self.bound_snapshot(sink);
-            self.prefetch(input, window);
-            for request in window {
-                let origin = Origin { connection, epoch, token: request.token };
-                let params = request.params(input);
-                let invocation =
-                    Invocation { origin, procedure: request.procedure, params, restarts: 0, age: Age::NEW };
-                if !self.divert(invocation, sink) {
-                    self.run(invocation, sink);
-                }
-            }
-        }
-    }
-
-    /// Brings index buckets, then tuples, then the neighbours in the chain near, for all requests of a window: the cache misses of different
-    /// transactions overlap instead of following each other.
-    fn prefetch(&self, input: &[u8], window: &[RequestHead]) {
-        let mut keys = [NO_KEY; PREFETCH_WINDOW];
-        for (request, slot) in window.iter().zip(&mut keys) {
-            *slot = self.prefetch_first_key(request.procedure, request.params(input));
-        }
-        self.prefetch_tuples(&keys);
-    }
-
-    /// The first step for one transaction: table and hash of the key that it looks up first.
-    #[inline]
-    fn prefetch_first_key(&self, procedure: u16, params: &[u8]) -> (TableId, u64) {
-        let Some((table, key)) = self.procedures.get(procedure).and_then(|procedure| procedure.first_key(params))
-        else {
-            return NO_KEY;
-        };
-        let hash = hash_key(key);
-        self.tables[usize::from(table)].prefetch_bucket(hash);
-        (table, hash)
-    }
-
-    /// The other steps.
-    #[inline]
-    fn prefetch_tuples(&self, keys: &[(TableId, u64); PREFETCH_WINDOW]) {
-        let mut tuples = [None; PREFETCH_WINDOW];
-        for (&(table, hash), tuple) in keys.iter().zip(&mut tuples) {
-            if table != NO_KEY.0 {
-                *tuple = self.tables[usize::from(table)].prefetch_tuple(hash, PREFETCH_LINES);
-            }
-        }
-        if self.updates_chain_often {
-            for (&(table, _), tuple) in keys.iter().zip(&tuples) {
-                if let Some(id) = tuple {
-                    self.tables[usize::from(table)].prefetch_neighbours(*id);
-                }
-            }
-        }
-    }
-
-    /// Answers with a status and a reason.
-    fn refuse<S: ReplySink>(&mut self, origin: Origin, reason: &str, sink: &mut S) {
-        self.counters.failed += 1;
-        self.forget_wants();
-        write_reply(sink.buffer(origin.connection, origin.epoch), origin.token, Status::Failed, reason.as_bytes());
-    }
-
-    /// Runs one transaction until it has ended or waits for blocks.
-    #[inline]
-    fn run<S: ReplySink>(&mut self, mut invocation: Invocation<'_>, sink: &mut S) {
-        let restarts = invocation.restarts;
-        while let Some(table) = self.attempt(invocation, sink) {
-            let started = Instant::now();
-            let room = self.make_room_to_rerun(usize::from(table), (invocation.restarts, invocation.age), sink);
-            self.pauses.add(PauseKind::Turn, started);
-            match room {
-                Ok(()) => {}
-                Err(Refusal::AfterRelease) => {
-                    let age = self.settled_age(invocation.age);
-                    // It counts if it got memory that did not suffice, not that it waits.
-                    let restarts = invocation.restarts.min(restarts + 1);
-                    let mut waiter = Invocation { restarts, ..invocation }.to_waiter();
-                    waiter.forgive_restart();
-                    self.forget_wants();
-                    self.park_until_release(waiter, age);
-                    return;
-                }
-                // What it got so far was not all that it needs, and it keeps nothing of it.
-                Err(Refusal::AfterOthers) => return self.queue_behind(Invocation { restarts, ..invocation }),
-                Err(Refusal::Never(reason)) => return self.refuse(invocation.origin, &reason, sink),
-            }
-            invocation.restarts += 1;
-        }
-    }
-
-    /// Executes a transaction once (the steps at the top of this module). Returns the table that needs memory before it can be executed again,
-    /// or `None` when that is not the executor's next step.
-    fn attempt<S: ReplySink>(&mut self, invocation: Invocation<'_>, sink: &mut S) -> Option<TableId> {
-        let origin = invocation.origin;
-        if let Some(failure) = self.failure.clone() {
-            self.refuse(origin, &failure, sink);
-            return None;
-        }
-        let Some(procedure) = self.procedures.get(invocation.procedure) else {
-            self.refuse(origin, &format!("no procedure has the number {}", invocation.procedure), sink);
-            return None;
-        };
-        let sampled = self.sampler.choose();
-        let out = sink.buffer(origin.connection, origin.epoch);
-        let start = begin_reply(out, origin.token);
-        self.footprint.clear();
-        let mut txn = TxnContext {
-            partition: self.id as u16,
-            partitions: self.partitions,
-            peers: Vec::new(),
-            tables: &mut self.tables,
-            meter: &mut self.meter,
-            undo: &mut self.undo,
-            footprint: &mut self.footprint,
-            reply: &mut *out,
-            refused_for_memory: false,
-            sampled,
-            unsynced_seen: 0,
-            unsynced_deletes: self.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
-        };
-        let outcome = procedure.execute(&mut txn, invocation.params);
-        let unsynced_seen = txn.unsynced_seen & self.awaited_by_readers;
-        match outcome {
-            Ok(()) => {
-                self.counters.sampled += u64::from(sampled);
-                self.commit(invocation, unsynced_seen, out, start);
-                self.forget_wants();
-            }
-            Err(Abort::User(reason)) => {
-                self.undo_changes();
-                self.forget_wants();
-                self.counters.aborted += 1;
-                out.truncate(start);
-                write_reply(out, origin.token, Status::Aborted, reason.as_bytes());
-                if let Some(log) = self.log.as_mut().filter(|_| unsynced_seen != 0) {
-                    log.hold(unsynced_seen, origin, &out[start..]);
-                    out.truncate(start);
-                }
-            }
-            Err(Abort::Evicted) => {
-                out.truncate(start);
-                self.undo_changes();
-                self.end_pre_pass(invocation, sink);
-            }
-            Err(Abort::NeedMemory(table)) => {
-                out.truncate(start);
-                self.undo_changes();
-                return Some(table);
-            }
-        }
-        None
-    }
-
-    /// Step 3. Logs what wrote, marks its tuples, and sends or holds the reply.
-    #[inline]
-    fn commit(&mut self, invocation: Invocation<'_>, unsynced_seen: u8, out: &mut Vec<u8>, start: usize) {
-        self.counters.committed += 1;
-        finish_reply(out, start, Status::Committed);
-        let wrote = !self.undo.is_empty();
-        let Some(log) = self.log.as_mut().filter(|_| wrote || unsynced_seen != 0) else {
-            return self.forget_changes();
-        };
-        if wrote {
-            let mark = log.append(invocation.procedure, invocation.params);
-            self.mark_changes(mark);
-        }
-        let Some(log) = &mut self.log else { return };
-        log.hold(if wrote { 0 } else { unsynced_seen }, invocation.origin, &out[start..]);
-        out.truncate(start);
-        self.forget_changes();
-    }
-
-    /// Marks what the transaction has written with the flag of its log group.
-    #[inline]
-    fn mark_changes(&mut self, mark: u8) {
-        let Some(log) = &mut self.log else { return };
-        for change in self.undo.changes() {
-            // Under the key that an update has taken away, a look-up finds nothing, as after a deletion.
-            let takes_key = match *change {
-                Change::Update { table, offset, .. } => self.tables[usize::from(table)].is_indexed(offset as usize),
-                Change::Value { table, var, .. } => self.tables[usize::from(table)].is_indexed_value(var),
-                Change::Number { .. } | Change::Insert { .. } | Change::Delete { .. } => false,
-            };
-            if takes_key {
-                log.mark_deleted();
-            }
-            match *change {
-                Change::Update { table, tuple, .. }
-                | Change::Number { table, tuple, .. }
-                | Change::Value { table, tuple, .. }
-                | Change::Insert { table, tuple } => {
-                    let tuples = self.tables[usize::from(table)].tuples_mut();
-                    // A tuple that the same transaction deleted later has no slot to mark.
-                    if tuples.is_live(tuple) && tuples.flags(tuple) & mark == 0 {
-                        let flags = tuples.flags(tuple) | mark;
-                        tuples.set_flags(tuple, flags);
-                        log.mark(table, tuple);
-                    }
-                }
-                Change::Delete { .. } => log.mark_deleted(),
-            }
-        }
-    }
-
-    /// The context of this partition for a transaction on several; the base partition's writes the `reply`.
-    fn context<'run>(&'run mut self, reply: Option<&'run mut Vec<u8>>, sampled: bool) -> TxnContext<'run> {
-        self.footprint.clear();
-        TxnContext {
-            partition: self.id as u16,
-            partitions: self.partitions,
-            peers: Vec::new(),
-            tables: &mut self.tables,
-            meter: &mut self.meter,
-            undo: &mut self.undo,
-            footprint: &mut self.footprint,
-            reply: reply.unwrap_or(&mut self.peer_reply),
-            refused_for_memory: false,
-            sampled,
-            unsynced_seen: 0,
-            unsynced_deletes: self.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
-        }
-    }
-
-    fn undo_changes(&mut self) {
-        roll_back(&mut self.tables, &mut self.undo, &mut self.meter);
-    }
-
-    /// Ends the undo log of a transaction that committed: what it deleted is freed now.
-    #[inline]
-    fn forget_changes(&mut self) {
-        for change in self.undo.changes() {
-            match *change {
-                Change::Delete { table, tuple } => self.tables[usize::from(table)].free_detached(tuple),
-                Change::Value { table, old, .. } => self.tables[usize::from(table)].free_value(old),
-                Change::Update { .. } | Change::Number { .. } | Change::Insert { .. } => {}
-            }
-        }
-        self.undo.clear();
     }
 
     /// Whether the replies to some of a connection's requests have yet to be written.

@@ -1,6 +1,7 @@
 //! Transactions of the command log run again at recovery: the same executor, without a log and without anybody who waits for a reply.
 
-use super::{Age, Invocation, NO_KEY, Origin, PREFETCH_WINDOW, Partition, ReplySink};
+use super::execute::{NO_KEY, PREFETCH_WINDOW};
+use super::{Age, Invocation, Origin, Partition, ReplySink};
 use crate::net::frame::{REPLY_HEADER_BYTES, Status};
 
 /// Nobody's connection.

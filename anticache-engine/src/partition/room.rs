@@ -3,10 +3,14 @@
 use std::time::Instant;
 
 use super::admission::Age;
-use super::{MAX_GROUP_BYTES, MAX_RESTARTS, Partition, ReplySink, WaitingId};
+use super::{MAX_RESTARTS, Partition, ReplySink, WaitingId};
 use crate::anticache::Room;
 use crate::stats::PauseKind;
 use crate::storage::table::Table;
+
+/// The command-log group under construction, and the replies that wait for it and for the one before, are not let grow beyond this while that is being
+/// written. The bound is far above what a disk leaves behind and far below the group format's 4 GiB.
+const MAX_GROUP_BYTES: usize = 64 << 20;
 
 /// Why a transaction cannot be run again at once.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -64,7 +64,7 @@ fn repetition(filled: &mut Filled, updates: u64) -> Result<Repetition, Ended> {
     let mut entries = Vec::with_capacity(ids.len());
     let started = Instant::now();
     for (place, &id) in ids.iter().enumerate() {
-        entries.push(table.evict(id, Location { block_id: 0, offset: place as u32 }, meter));
+        entries.push(table.evict(id, Location { block_id: 0, offset: place as u32 }));
     }
     let times = Repetition::from([("elapsed_ms", ms_since(started))]);
     for (id, entry) in ids.into_iter().zip(entries) {

@@ -49,6 +49,8 @@ pub struct Tree<const W: usize, const N: usize> {
     len: u64,
     /// Where the latest insert went, as long as no node was divided or given up since: the next one often goes there too, an order's lines always.
     latest: Option<LeafOf<W>>,
+    /// The leaf of the latest replacement, whatever became of it: an order's lines are evicted one after the other.
+    replaced: u32,
 }
 
 impl<const W: usize, const N: usize> Tree<W, N> {
@@ -60,7 +62,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         let inner = Nodes::new(Nodes::<W, N>::most_for(max_entries))?;
         let mut leaves = Nodes::new(max_entries)?;
         let root = leaves.take();
-        Ok(Self { inner, leaves, root, levels: 0, len: 0, latest: None })
+        Ok(Self { inner, leaves, root, levels: 0, len: 0, latest: None, replaced: root })
     }
 
     /// Entries held.
@@ -163,9 +165,14 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     /// Points the entry (`key`, `old`) to `new`; false when there is none.
     #[inline]
     pub fn replace(&mut self, key: &Words<W>, old: Handle, new: Handle) -> bool {
-        let id = self.leaf_of(key);
-        let leaf = &mut self.leaves[id];
-        match leaf.position(key) {
+        // A leaf that is not in use any more has no keys.
+        let mut found = self.leaves[self.replaced].position(key);
+        if found.is_none() {
+            self.replaced = self.leaf_of(key);
+            found = self.leaves[self.replaced].position(key);
+        }
+        let leaf = &mut self.leaves[self.replaced];
+        match found {
             Some(slot) if leaf.values()[slot] == old => {
                 leaf.set_value(slot, new);
                 true
@@ -342,6 +349,9 @@ impl<const W: usize, const N: usize> Tree<W, N> {
             level = level.iter().flat_map(|&(id, low, high)| self.children(id, low, high)).collect();
         }
         Self::check_level(&self.leaves, &level, usize::from(self.levels > 0), 0)?;
+        if self.leaves[self.replaced].count() > 0 && !level.iter().any(|&(id, ..)| id == self.replaced) {
+            return Err(format!("leaf {} is not in use and has keys", self.replaced));
+        }
         let entries = level.iter().map(|&(id, ..)| self.leaves[id].count() as u64).sum::<u64>();
         let expected = (self.len, inner_used, level.len());
         let counted = (entries, self.inner.used(), self.leaves.used());

@@ -265,8 +265,9 @@ impl Table {
         self.wants.values.clear();
     }
 
+    /// Counts in the meter what the table holds now.
     #[inline]
-    fn account(&mut self, meter: &mut MemoryMeter) {
+    pub fn account(&mut self, meter: &mut MemoryMeter) {
         let values = self.values.as_ref().map_or(0, VarHeap::allocated_bytes);
         let bytes =
             (self.tuples.allocated_bytes() + values + self.index_bytes() + self.evicted.allocated_bytes()) as u64;

@@ -8,8 +8,9 @@ use crate::storage::meter::MemoryMeter;
 use crate::storage::tuples::TupleId;
 
 impl Table {
-    /// Eviction's first step for one tuple: an Evicted Table entry, whose number goes into the block, and the indexes pointed to it.
-    pub fn evict(&mut self, id: TupleId, location: Location, meter: &mut MemoryMeter) -> EvictedId {
+    /// Eviction's first step for one tuple: an Evicted Table entry, whose number goes into the block, and the indexes pointed to it. What the entry takes
+    /// is counted by [`Table::account`], once for many.
+    pub fn evict(&mut self, id: TupleId, location: Location) -> EvictedId {
         self.before_change(id);
         let evicted_id = if self.def.has_var() {
             let mut image = std::mem::take(&mut self.scratch);
@@ -25,7 +26,6 @@ impl Table {
         for (index, def) in indexes.iter_mut().zip(defs) {
             index.replace(def, id, evicted_id | EVICTED_BIT, places.columns(id));
         }
-        self.account(meter);
         evicted_id
     }
 

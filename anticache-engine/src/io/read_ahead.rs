@@ -9,8 +9,9 @@ use super::files::{DiskFile, Files};
 use super::ring::{Completion, IoRing};
 use super::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf};
 
-/// Bytes of a read: what lies in two of them, which must be copied, is then a small part.
-const PIECE_BYTES: usize = 2 << 20;
+/// Bytes of a read: all that are under way stay in a processor's cache until they are looked at. With four times as much, recovery took 1.1 to 1.2 times
+/// as long on two cores of an AMD EPYC (family 25, model 17).
+const PIECE_BYTES: usize = 512 << 10;
 /// Reads that are begun ahead.
 const PIECES: usize = 4;
 

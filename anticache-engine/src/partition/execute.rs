@@ -30,6 +30,27 @@ pub(super) struct Invocation<'params> {
     pub(super) age: Age,
 }
 
+/// The context of a partition for a transaction; a macro, because the borrow checker must see that procedures are not a part of it.
+macro_rules! context {
+    ($partition:expr, $reply:expr, $sampled:expr) => {{
+        $partition.footprint.clear();
+        TxnContext {
+            partition: $partition.id as u16,
+            partitions: $partition.partitions,
+            peers: Vec::new(),
+            tables: &mut $partition.tables,
+            meter: &mut $partition.meter,
+            undo: &mut $partition.undo,
+            footprint: &mut $partition.footprint,
+            reply: $reply,
+            refused_for_memory: false,
+            sampled: $sampled,
+            unsynced_seen: 0,
+            unsynced_deletes: $partition.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
+        }
+    }};
+}
+
 impl Partition {
     /// Runs the requests found in `input`.
     pub fn execute_batch<S: ReplySink>(
@@ -146,21 +167,7 @@ impl Partition {
         let sampled = self.sampler.choose();
         let out = sink.buffer(origin.connection, origin.epoch);
         let start = begin_reply(out, origin.token);
-        self.footprint.clear();
-        let mut txn = TxnContext {
-            partition: self.id as u16,
-            partitions: self.partitions,
-            peers: Vec::new(),
-            tables: &mut self.tables,
-            meter: &mut self.meter,
-            undo: &mut self.undo,
-            footprint: &mut self.footprint,
-            reply: &mut *out,
-            refused_for_memory: false,
-            sampled,
-            unsynced_seen: 0,
-            unsynced_deletes: self.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
-        };
+        let mut txn = context!(self, &mut *out, sampled);
         let outcome = procedure.execute(&mut txn, invocation.params);
         let unsynced_seen = txn.unsynced_seen & self.awaited_by_readers;
         match outcome {
@@ -247,21 +254,7 @@ impl Partition {
 
     /// The context of this partition for a transaction on several; the base partition's writes the `reply`.
     pub(super) fn context<'run>(&'run mut self, reply: Option<&'run mut Vec<u8>>, sampled: bool) -> TxnContext<'run> {
-        self.footprint.clear();
-        TxnContext {
-            partition: self.id as u16,
-            partitions: self.partitions,
-            peers: Vec::new(),
-            tables: &mut self.tables,
-            meter: &mut self.meter,
-            undo: &mut self.undo,
-            footprint: &mut self.footprint,
-            reply: reply.unwrap_or(&mut self.peer_reply),
-            refused_for_memory: false,
-            sampled,
-            unsynced_seen: 0,
-            unsynced_deletes: self.log.as_ref().map_or(0, CommandLog::unsynced_deletes),
-        }
+        context!(self, reply.unwrap_or(&mut self.peer_reply), sampled)
     }
 
     pub(super) fn undo_changes(&mut self) {

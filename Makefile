@@ -120,7 +120,7 @@ fig11: ## Figures 11a and 11b: eviction and index overhead, inside the engine
 fig11a: ## Figure 11a: steps of an eviction by block size
 fig11b: ## Figure 11b: index updates
 fig12: ## Figure 12: evictions over time
-beyond: ## What the paper leaves open: sampling rate, holes, evictions, order of keys, sectors, disks, what the gain rests on, size, log, readers, terminals, load
+beyond: ## What the paper leaves open: sampling rate, holes, evictions, order of keys, sectors, disks, what the gain rests on, size, log and its syncs, readers, terminals, load
 $(FIGURES):
 	@[ -n "$(call EXPERIMENTS_OF,$@)" ] || { echo "make $@: no workloads/$@.yml yet; there is: $(EXISTING)" >&2; exit 2; }
 	$(MAKE) build

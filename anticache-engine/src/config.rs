@@ -306,6 +306,10 @@ impl Config {
             let allowed = format!("0 to {MAX_CHECK_INTERVAL_US}");
             return refuse("eviction_check_interval_us", self.eviction_check_interval_us.to_string(), allowed);
         }
+        if self.snapshot_interval_s > MAX_SNAPSHOT_INTERVAL_S {
+            let allowed = format!("0 (none by time) to {MAX_SNAPSHOT_INTERVAL_S}");
+            return refuse("snapshot_interval_s", self.snapshot_interval_s.to_string(), allowed);
+        }
         if self.log_segment_bytes < 1 << 20 || !self.log_segment_bytes.is_multiple_of(DIRECT_IO_ALIGN_BYTES as u64) {
             let allowed = format!("a multiple of {DIRECT_IO_ALIGN_BYTES}, at least {}", 1 << 20);
             return refuse("log_segment_bytes", self.log_segment_bytes.to_string(), allowed);
@@ -476,6 +480,8 @@ pub const MIN_BUFFERS: usize = 4;
 const BUFFERS_FOR_FETCHES: usize = 2;
 /// Most microseconds between two checks.
 const MAX_CHECK_INTERVAL_US: u64 = 60_000_000;
+/// A year.
+const MAX_SNAPSHOT_INTERVAL_S: u64 = 366 * 24 * 60 * 60;
 /// Most: beyond this many reads in flight a disk gains nothing.
 pub const MAX_BUFFERS: usize = 64;
 /// Most fetches of sectors in flight.
@@ -531,6 +537,7 @@ mod tests {
             ("eviction_threshold", serde_json::json!(1.01), "at most 1"),
             ("eviction_threshold", serde_json::json!(0.05), "twice what the block buffers take"),
             ("eviction_check_interval_us", serde_json::json!(60_000_001u64), "0 to 60000000"),
+            ("snapshot_interval_s", serde_json::json!(u64::MAX), "0 (none by time) to 31622400"),
             ("eviction_blocks", serde_json::json!(2), "`eviction_blocks` = 2: 0 to 1"),
             ("compaction", serde_json::json!("eager"), "unknown variant `eager`"),
             ("memory_budget_bytes", serde_json::json!(1000), "at least 16777216"),

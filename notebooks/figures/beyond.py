@@ -22,7 +22,7 @@ HIT_QUALITY = [
     Panel("fetches", metric="fetched_blocks_per_1000_txn"),
 ]
 CELL = ["mix", "skew", "data_memory_ratio", "system"]
-BESIDE = {"beyond-log": "fig06"}
+BESIDE = {"beyond-log": "fig06", "beyond-datasync": "fig06", "beyond-datasync-tpcc": "fig07"}
 """Experiments that repeat cells of another one with a setting that is no axis: both are shown."""
 
 
@@ -55,8 +55,9 @@ def trials(name: str, run: Path) -> pd.DataFrame:
     beside = _of(BESIDE[name], run) if name in BESIDE else pd.DataFrame()
     if table.empty or beside.empty:
         return table
-    cells = pd.MultiIndex.from_frame(table[CELL])
-    same = pd.MultiIndex.from_frame(beside[CELL]).isin(cells)
+    # TPC-C has neither mix nor skew, and nothing that is missing equals another.
+    cells, others = (pd.MultiIndex.from_frame(rows[CELL].astype(object).fillna("")) for rows in (table, beside))
+    same = others.isin(cells)
     return pd.concat([beside[same], table], ignore_index=True)
 
 
@@ -174,6 +175,26 @@ def logs(table: pd.DataFrame) -> pd.DataFrame:
     return whole[[*first, *(name for name in whole if name not in first)]].fillna(ratios.NOT_MEASURED)
 
 
+def datasync(table: pd.DataFrame) -> Figure:
+    """Draw MySQL's throughput by skew, a row for each mix and ratio, with and without Memcached, with both calls."""
+    present = [system for system in SYSTEMS if system.startswith("mysql") and (table["system"] == system).any()]
+    panels = [
+        Panel(f"{SYSTEMS[system].label}, {mix}, {ratio:g}x", where=(*where, ("system", system)))
+        for mix in sorted(table["mix"].unique())
+        for ratio in sorted(float(ratio) for ratio in table["data_memory_ratio"].unique())
+        for where in ((("mix", mix), ("data_memory_ratio", ratio)),)
+        for system in present
+    ]
+    return sweeps.draw(table, panels, series="durability", columns=len(present))
+
+
+def datasync_tpcc(table: pd.DataFrame) -> Figure:
+    """Draw throughput of TPC-C by data/memory ratio, a panel for each system, a line for each call."""
+    present = [system for system in SYSTEMS if (table["system"] == system).any()]
+    panels = [Panel(SYSTEMS[system].label, where=(("system", system),)) for system in present]
+    return sweeps.draw(table, panels, series="durability", x="data_memory_ratio", columns=len(present))
+
+
 def readers(table: pd.DataFrame) -> Figure:
     """Draw throughput by skew, a row of panels for each mix, a panel for each ratio, a line for each way to answer."""
     columns = table["data_memory_ratio"].nunique()
@@ -210,6 +231,8 @@ ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFr
     "beyond-gain": (gain, gains),
     "beyond-scale": (scale, partial(sweeps.against, base="mysql", series="system")),
     "beyond-log": (log, logs),
+    "beyond-datasync": (datasync, logs),
+    "beyond-datasync-tpcc": (datasync_tpcc, logs),
     "beyond-readers": (readers, partial(sweeps.against, base="durable", series="answer_readers")),
     "beyond-terminals": (terminals, partial(sweeps.against, base="mysql", series="system")),
 }

@@ -238,6 +238,36 @@ def test_a_log_that_nothing_waits_for_stands_beside_figure_6(recorded: pd.DataFr
     assert set(alone["throughput_txn_s"]) == {500.0, 5000.0}, "a run without Figure 6 shows what it has"
 
 
+def test_a_log_synced_with_fdatasync_stands_beside_both_figures(recorded: pd.DataFrame, tmp_path: Path) -> None:
+    like = _of(recorded, "beyond-keys").assign(status="ok", flags="").iloc[0].to_dict()
+    ycsb, tpcc = {"mix": "write-heavy", "skew": 1.5}, {"mix": None, "skew": None, "benchmark": "tpcc"}
+    measured = [
+        ("fig06", "sync", 1, "mysql", 100.0, ycsb),
+        ("fig06", "sync", 2, "mysql", 7.0, ycsb),
+        ("beyond-datasync", "datasync", 1, "mysql", 300.0, ycsb),
+        ("beyond-datasync", "datasync", 1, "anticache-alru", 900.0, ycsb),
+        ("fig07", "sync", 1, "mysql", 50.0, tpcc),
+        ("fig07", "sync", 4, "mysql", 7.0, tpcc),
+        ("beyond-datasync-tpcc", "datasync", 1, "mysql", 75.0, tpcc),
+        ("beyond-datasync-tpcc", "datasync", 1, "anticache-alru", 600.0, tpcc),
+    ]
+    names = ("experiment", "durability", "data_memory_ratio", "system", "throughput_txn_s")
+    rows = [
+        {**like, **dict(zip(names, row[:-1], strict=True)), **row[-1], "trial_hash": str(n)}
+        for n, row in enumerate(measured)
+    ]
+    collect.write(pd.DataFrame(rows), tmp_path)
+    table = beyond.trials("beyond-datasync", tmp_path)
+    assert set(table["throughput_txn_s"]) == {100.0, 300.0, 900.0}
+    assert [axes.get_title("left") for axes in beyond.datasync(table).axes] == ["MySQL, write-heavy, 1x"]
+    shown = beyond.logs(table).set_index("log")["anticache-alru / mysql"]
+    assert dict(shown) == {"fsync made fdatasync": "3", "answered when synced": "not measured"}
+    table = beyond.trials("beyond-datasync-tpcc", tmp_path)
+    assert set(table["throughput_txn_s"]) == {50.0, 75.0, 600.0}, "cells without mix and skew are compared too"
+    assert _drawn(beyond.datasync_tpcc(table), 0) == [50.0, 75.0]
+    assert dict(beyond.logs(table).set_index("log")["anticache-alru / mysql"])["fsync made fdatasync"] == "8"
+
+
 def test_more_series_than_looks_are_refused() -> None:
     names = [str(n) for n in range(8)]
     looks = style.sequence(names[:7])

@@ -339,8 +339,10 @@ impl EventLoop {
         let Some(mut inlet) = self.inlets.get_mut(number).and_then(Option::take) else {
             return;
         };
-        let mut open = !(inlet.intake == Intake::Ended && broken);
-        if inlet.interest.contains(epoll::EventFlags::IN) {
+        let reads = inlet.interest.contains(epoll::EventFlags::IN);
+        // Nobody is there to answer, and that nothing is read for now would not end by itself: the kernel reports it again and again.
+        let mut open = reads || !broken;
+        if reads {
             self.calls.system_calls_receive += 1;
             match inlet.stream.read(&mut inlet.buffer[inlet.filled..]) {
                 Ok(0) => inlet.intake = Intake::Ended,

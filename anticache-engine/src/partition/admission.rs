@@ -48,7 +48,7 @@ impl Partition {
         self.waiting[id].as_ref().is_some_and(|waiting| !waiting.is_held_back)
     }
 
-    fn under_way(&self) -> usize {
+    pub(super) fn under_way(&self) -> usize {
         self.waiting.len() - self.free_waiting.len() - self.held_back.len()
     }
 

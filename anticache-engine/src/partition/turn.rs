@@ -174,7 +174,8 @@ impl Partition {
 
     /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`] does not fire.
     pub fn poll_after(&self) -> Option<Duration> {
-        if !self.ready.is_empty() {
+        // Nothing else comes to let in the first of those that were held back, when they are all that there is.
+        if !self.ready.is_empty() || (!self.held_back.is_empty() && self.under_way() == 0) {
             return Some(Duration::ZERO);
         }
         let step_due = self.snapshots.steps_in(self.executed());

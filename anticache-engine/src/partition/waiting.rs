@@ -195,7 +195,10 @@ impl Partition {
         }
         // All are taken out before the first is put back: a tuple may have moved to where another one was.
         let counts: Vec<_> = moved.iter().map(|(&old, &new)| (new, self.pins.remove(&(table, old)))).collect();
-        self.pins.extend(counts.into_iter().filter_map(|(new, count)| Some(((table, new), count?))));
+        // Added, because those of a tuple that was deleted stay at its slot until they are released.
+        for (new, count) in counts.into_iter().filter_map(|(new, count)| Some((new, count?))) {
+            *self.pins.entry((table, new)).or_insert(0) += count;
+        }
     }
 
     pub(super) fn unpin(&mut self, pinned: &[(TableId, TupleId)]) {

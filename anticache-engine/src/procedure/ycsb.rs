@@ -15,7 +15,7 @@ const KEY_BYTES: usize = 8;
 /// The procedures, when the catalog has a `usertable`.
 ///
 /// # Errors
-/// When its key is not one 8-byte column.
+/// When its key is not one 8-byte column, or another column is a VARCHAR.
 pub fn procedures(catalog: &Catalog) -> Result<Vec<Box<dyn Procedure>>, CatalogError> {
     let Some(table) = catalog.table_id(TABLE) else {
         return Ok(Vec::new());
@@ -25,6 +25,12 @@ pub fn procedures(catalog: &Catalog) -> Result<Vec<Box<dyn Procedure>>, CatalogE
         return Err(CatalogError::Table {
             table: TABLE.to_owned(),
             problem: format!("its key takes {} bytes; YCSB's is one BIGINT ({KEY_BYTES})", def.key_bytes),
+        });
+    }
+    if let Some(column) = def.columns.iter().find(|column| column.var.is_some()) {
+        return Err(CatalogError::Table {
+            table: TABLE.to_owned(),
+            problem: format!("column `{}` is a VARCHAR; YCSB's fields have a fixed size", column.name),
         });
     }
     let row_bytes = def.row_bytes;

@@ -14,7 +14,8 @@ use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::ProcedureSet;
 use anyhow::Context;
 
-use crate::harness::{Replies, thread_cpu_s};
+use crate::counters::{Counters, Counts};
+use crate::harness::{Replies, Report, thread_cpu_s};
 
 /// Turns between two looks at the clock.
 const TURNS: usize = 16;
@@ -91,6 +92,8 @@ pub struct Done {
     pub cpu_s: f64,
     /// Of this, time in which everything under way waited for the disk.
     pub idle_s: f64,
+    /// What the processor counted of the thread.
+    pub counts: Counts,
 }
 
 impl Done {
@@ -108,6 +111,14 @@ impl Done {
         self.seconds += other.seconds;
         self.cpu_s += other.cpu_s;
         self.idle_s += other.idle_s;
+        self.counts.add(other.counts);
+    }
+
+    /// Adds to the report what the processor counted, for each transaction.
+    pub fn show_counts(&self, name: &str, settings: &str, report: &mut Report) {
+        for (what, count) in self.counts.named() {
+            report.add(&format!("{name}: {what}"), count / self.transactions as f64, "/txn", None, settings);
+        }
     }
 }
 
@@ -121,6 +132,7 @@ pub struct Driver<S = Replies> {
     pub snapshots: u64,
     pub snapshots_s: f64,
     keeper: Keeper,
+    counters: Counters,
     snapshot_began: Option<Instant>,
     /// With a log, writers' replies come later than they commit; without, counting replies is time that no server spends.
     counts_replies: bool,
@@ -148,6 +160,7 @@ impl<S: Sink> Driver<S> {
             snapshots: 0,
             snapshots_s: 0.0,
             keeper,
+            counters: Counters::of_this_thread(),
             snapshot_began: None,
             counts_replies: config.log == Log::Sync,
             heads: Vec::new(),
@@ -258,13 +271,13 @@ impl<S: Sink> Driver<S> {
     /// # Errors
     /// When a transaction has failed.
     pub fn run(&mut self, requests: &mut Requests, pace: Pace, duration: Duration) -> anyhow::Result<Done> {
-        let (started, mut spent) = (Instant::now(), Spent::begin());
+        let (started, mut spent) = (Instant::now(), Spent::begin(self.counters.read()));
         while started.elapsed() < duration {
             for _ in 0..TURNS {
                 self.counted_turn(requests, pace, &mut spent)?;
             }
         }
-        Ok(spent.end(started))
+        Ok(spent.end(started, self.counters.read()))
     }
 
     /// Begins each of the requests once, or those for which there is time; the next call goes on behind them.
@@ -272,7 +285,7 @@ impl<S: Sink> Driver<S> {
     /// # Errors
     /// When a transaction has failed.
     pub fn run_once(&mut self, requests: &mut Requests, pace: Pace, limit: Duration) -> anyhow::Result<Done> {
-        let (started, mut spent) = (Instant::now(), Spent::begin());
+        let (started, mut spent) = (Instant::now(), Spent::begin(self.counters.read()));
         while !requests.is_over() && started.elapsed() < limit {
             for _ in 0..TURNS {
                 self.counted_turn(requests, pace, &mut spent)?;
@@ -281,7 +294,7 @@ impl<S: Sink> Driver<S> {
                 }
             }
         }
-        Ok(spent.end(started))
+        Ok(spent.end(started, self.counters.read()))
     }
 
     #[inline]
@@ -302,12 +315,13 @@ impl<S: Sink> Driver<S> {
 struct Spent {
     done: Done,
     began_s: f64,
+    began: Counts,
     idle_since_s: Option<f64>,
 }
 
 impl Spent {
-    fn begin() -> Self {
-        Self { done: Done::default(), began_s: thread_cpu_s(), idle_since_s: None }
+    fn begin(began: Counts) -> Self {
+        Self { done: Done::default(), began_s: thread_cpu_s(), began, idle_since_s: None }
     }
 
     #[inline]
@@ -317,8 +331,9 @@ impl Spent {
         }
     }
 
-    fn end(mut self, started: Instant) -> Done {
+    fn end(mut self, started: Instant, ended: Counts) -> Done {
         self.is_busy();
+        self.done.counts = ended.since(self.began);
         self.done.cpu_s = thread_cpu_s() - self.began_s;
         self.done.seconds = started.elapsed().as_secs_f64();
         self.done

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anticache_engine::config::{Config, Log};
 
+use crate::counters::{Counters, Counts};
 use crate::disk::SEQUENTIAL_READS;
 use crate::disk::direct::Scratch;
 use crate::driver::{Driver, Pace, Requests};
@@ -114,34 +115,41 @@ fn recovery(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let scratch = Scratch::create(directory, SCRATCH_BYTES)?;
+    let mut counters = Counters::of_this_thread();
     for (name, log_seconds) in [("snapshot", 0.0), ("snapshot and log", 2.0 * arguments.seconds)] {
         logged.driver.begin_snapshot()?;
         logged.driver.settle()?;
         logged.run(log_seconds, false)?;
         let config = logged.config.clone();
-        let (mut seconds, mut disk) = (Vec::new(), Vec::new());
+        let (mut seconds, mut disk, mut counts) = (Vec::new(), Vec::new(), Counts::default());
         for _ in 0..arguments.rounds {
             if let Some(scratch) = &scratch {
                 disk.push(scratch.sequential_bytes_per_s(Duration::from_secs(1))?);
             }
             // Just before the start: what the host of a virtual machine takes back of its free memory is given again at half a gigabyte in a second.
             drop(logged);
+            let before = counters.read();
             logged = harness::unbound(|| Database::open(config.clone(), wire))?;
+            counts.add(counters.read().since(before));
             seconds.push(logged.driver.partition.counters().recovery_us as f64 / 1e6);
         }
-        let counters = logged.driver.partition.counters();
-        let bytes = (counters.recovered_snapshot_bytes + counters.recovered_log_bytes) as f64;
+        let recovered = logged.driver.partition.counters();
+        let bytes = (recovered.recovered_snapshot_bytes + recovered.recovered_log_bytes) as f64;
         let settings = format!(
             "{settings}; {:.0} MB of snapshot, {} tuples, {:.0} MB of log, {} transactions",
-            counters.recovered_snapshot_bytes as f64 / 1e6,
-            counters.recovered_tuples,
-            counters.recovered_log_bytes as f64 / 1e6,
-            counters.recovered_log_records,
+            recovered.recovered_snapshot_bytes as f64 / 1e6,
+            recovered.recovered_tuples,
+            recovered.recovered_log_bytes as f64 / 1e6,
+            recovered.recovered_log_records,
         );
         report.add(&format!("recovery, {name}: time"), median(&seconds), "s", None, &settings);
         let rates: Vec<_> = seconds.iter().map(|seconds| bytes / seconds).collect();
         let peer = (!disk.is_empty()).then(|| (SEQUENTIAL_READS, ratio(&rates, &disk)));
         report.add(&format!("recovery, {name}"), median(&rates) / 1e6, "MB/s", peer, &settings);
+        for (what, count) in counts.named() {
+            let per_mb = count / arguments.rounds as f64 / (bytes / 1e6);
+            report.add(&format!("recovery, {name}: {what}"), per_mb, "/MB", None, &settings);
+        }
     }
     Ok(())
 }

@@ -211,12 +211,15 @@ fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &[Reads],
             format!("{:.0} % reads", 100.0 * in_memory.reads)
         };
         let rates = &in_memory.tally.rates;
-        report.add(&format!("YCSB {IN_MEMORY}, {mix} (beside {times}x)"), median(rates), "txn/s", None, &settings);
+        let name = format!("YCSB {IN_MEMORY}, {mix} (beside {times}x)");
+        report.add(&name, median(rates), "txn/s", None, &settings);
+        in_memory.tally.done.show_counts(&name, &settings, report);
         for variant in larger {
             let tally = &variant.tally;
             let unit = if variant.fetch == FetchUnit::Sectors { "sectors" } else { "blocks" };
             let name = format!("YCSB {times}x memory, {mix}, {unit} fetched");
             report.add(&name, median(&tally.rates), "txn/s", Some((IN_MEMORY, ratio(&tally.rates, rates))), &settings);
+            tally.done.show_counts(&name, &settings, report);
             let per_thousand = |count: u64| 1000.0 * count as f64 / tally.done.transactions as f64;
             let misses = per_thousand(tally.restarted);
             let ideal = 1000.0 * ideal_miss_share(arguments.records, tally.resident);

@@ -1,17 +1,18 @@
 //! TPC-C whose orders have outgrown the memory, and the same with all its data in memory. Full mix, home warehouse only, in process.
 //!
 //! The database has so many orders that its rows take `--ratio` times the memory for rows; the budget is that memory and the keys of the orders beyond
-//! it, as in the project's Figure 7. One thread keeps `--outstanding` transactions under way. Prints where the tuples of each table are in the end.
+//! it, as in the project's Figure 7; with whole blocks fetched, and with the sectors of a tuple. One thread keeps `--outstanding` transactions under way.
+//! Prints where the tuples of each table are in the end.
 
 use std::path::Path;
 use std::time::Duration;
 
-use anticache_engine::config::Config;
+use anticache_engine::config::{Config, FetchUnit};
 use anticache_engine::procedure::tpcc::DISTRICTS;
 use anticache_engine::procedure::tpcc::generate::Scale;
 use anticache_engine::stats::Counters;
 
-use crate::driver::{Driver, Pace, Requests, directory};
+use crate::driver::{Done, Driver, Pace, Requests, directory};
 use crate::harness::{self, Report, median, ratio, schema};
 use crate::tpcc;
 
@@ -48,7 +49,7 @@ pub struct Arguments {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
-    /// Times that both have their turn.
+    /// Times that each has its turn.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Transactions under way.
@@ -76,13 +77,13 @@ impl Arguments {
         (scale, (row_bytes + beyond * districts * EVICTED_ORDER_BYTES) as u64)
     }
 
-    fn config(&self, budget_bytes: u64, data_dir: &Path) -> anyhow::Result<Config> {
+    fn config(&self, budget_bytes: u64, fetch: FetchUnit, data_dir: &Path) -> anyhow::Result<Config> {
         let mut json = serde_json::json!({
             "schema": schema("tpcc.sql"), "data_dir": data_dir, "listen": "127.0.0.1:0", "log": "off",
             "memory_budget_bytes": budget_bytes,
         });
         harness::apply(&mut json, &self.settings)?;
-        Ok(serde_json::from_value(json)?)
+        Ok(Config { fetch, ..serde_json::from_value(json)? })
     }
 }
 
@@ -90,21 +91,26 @@ struct Variant {
     name: String,
     driver: Driver,
     requests: Requests,
+    done: Done,
     rates: Vec<f64>,
+    /// The engine's counters before what is counted.
+    before: Counters,
 }
 
 impl Variant {
     fn new(
         arguments: &Arguments,
         name: String,
-        scale: Scale,
-        budget_bytes: u64,
+        (scale, budget_bytes): (Scale, u64),
+        fetch: FetchUnit,
         parent: &Path,
     ) -> anyhow::Result<Self> {
-        let mut driver = Driver::open(&arguments.config(budget_bytes, &directory(parent, &name)?)?)?;
+        let mut driver = Driver::open(&arguments.config(budget_bytes, fetch, &directory(parent, &name)?)?)?;
         tpcc::load(&mut driver, scale)?;
         let terminals = arguments.outstanding.max(usize::from(arguments.warehouses.unsigned_abs()));
-        Ok(Self { name, driver, requests: tpcc::draw(scale, terminals as u64, None)?, rates: Vec::new() })
+        let requests = tpcc::draw(scale, terminals as u64, None)?;
+        let (done, before) = (Done::default(), Counters::default());
+        Ok(Self { name, driver, requests, done, rates: Vec::new(), before })
     }
 }
 
@@ -113,31 +119,31 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
     let (scale, memory_bytes) = arguments.size(1.0);
     let growth_bytes = GROWTH_BYTES * arguments.seconds * (arguments.rounds + 1) as f64;
     let in_memory_bytes = 2 * memory_bytes + growth_bytes as u64;
-    let (grown, budget_bytes) = arguments.size(arguments.ratio);
-    let grown_name = format!("{}x the memory", arguments.ratio);
+    let grown = arguments.size(arguments.ratio);
+    let name = |fetched: &str| format!("{}x the memory, {fetched} fetched", arguments.ratio);
     let mut variants = [
-        Variant::new(arguments, "all in memory".to_owned(), scale, in_memory_bytes, parent)?,
-        Variant::new(arguments, grown_name, grown, budget_bytes, parent)?,
+        Variant::new(arguments, "all in memory".to_owned(), (scale, in_memory_bytes), FetchUnit::Block, parent)?,
+        Variant::new(arguments, name("blocks"), grown, FetchUnit::Block, parent)?,
+        Variant::new(arguments, name("sectors"), grown, FetchUnit::Sectors, parent)?,
     ];
     let pace = Pace { outstanding: arguments.outstanding, batch: BATCH };
-    let mut before = Counters::default();
     for round in 0..=arguments.rounds {
         for variant in &mut variants {
             let duration = Duration::from_secs_f64(arguments.seconds);
-            let rate = variant.driver.run(&mut variant.requests, pace, duration)?.per_s();
+            let done = variant.driver.run(&mut variant.requests, pace, duration)?;
             if round > 0 {
-                variant.rates.push(rate);
+                variant.done.add(done);
+                variant.rates.push(done.per_s());
+            } else {
+                variant.before = *variant.driver.partition.counters();
             }
         }
-        if round == 0 {
-            before = *variants[1].driver.partition.counters();
-        }
     }
-    show(arguments, &variants, &before, report);
+    show(arguments, &variants, report);
     Ok(())
 }
 
-fn show(arguments: &Arguments, variants: &[Variant; 2], before: &Counters, report: &mut Report) {
+fn show(arguments: &Arguments, variants: &[Variant; 3], report: &mut Report) {
     let settings = format!(
         "1 partition, in process, {} warehouses, {} items, {} customers and {} orders of a district at 1x, home warehouse only, log off, {} outstanding{}",
         arguments.warehouses,
@@ -147,27 +153,32 @@ fn show(arguments: &Arguments, variants: &[Variant; 2], before: &Counters, repor
         arguments.outstanding,
         arguments.settings.iter().map(|setting| format!(", {setting}")).collect::<String>()
     );
-    let [in_memory, grown] = variants;
+    let [in_memory, larger @ ..] = variants;
     let name = |variant: &Variant| format!("TPC-C grown in process, full mix: {}", variant.name);
     report.add(&name(in_memory), median(&in_memory.rates), "txn/s", None, &settings);
-    let peer = (in_memory.name.as_str(), ratio(&grown.rates, &in_memory.rates));
-    report.add(&name(grown), median(&grown.rates), "txn/s", Some(peer), &settings);
-    let partition = &grown.driver.partition;
-    let since = |count: fn(&Counters) -> u64| (count(partition.counters()) - count(before)) as f64;
-    let transactions = since(|of| of.committed + of.aborted);
-    let counts = [
-        ("restarts", since(|of| of.restarted)),
-        ("blocks fetched", since(|of| of.fetched_blocks)),
-        ("blocks evicted", since(|of| of.evicted_blocks)),
-    ];
-    for (what, count) in counts {
-        let per_thousand = 1000.0 * count / transactions;
-        report.add(&format!("{}: {what}", name(grown)), per_thousand, "/1000txn", None, &settings);
-    }
-    let eviction_us = since(|of| of.eviction_us) / transactions;
-    report.add(&format!("{}: constructing blocks", name(grown)), eviction_us, "us/txn", None, &settings);
-    for table in partition.tables().iter().filter(|table| table.chain().is_some()) {
-        let (def, live, evicted) = (table.def(), table.tuples().live(), table.evicted().live());
-        println!("{:<20} {live:>10} tuples in memory, {evicted:>10} evicted", def.name);
+    in_memory.done.show_counts(&name(in_memory), &settings, report);
+    for grown in larger {
+        let name = name(grown);
+        let peer = (in_memory.name.as_str(), ratio(&grown.rates, &in_memory.rates));
+        report.add(&name, median(&grown.rates), "txn/s", Some(peer), &settings);
+        grown.done.show_counts(&name, &settings, report);
+        let counters = grown.driver.partition.counters();
+        let since = |count: fn(&Counters) -> u64| (count(counters) - count(&grown.before)) as f64;
+        let transactions = since(|of| of.committed + of.aborted);
+        let counts = [
+            ("restarts", since(|of| of.restarted)),
+            ("fetches", since(|of| of.fetched_blocks)),
+            ("blocks evicted", since(|of| of.evicted_blocks)),
+        ];
+        for (what, count) in counts {
+            report.add(&format!("{name}: {what}"), 1000.0 * count / transactions, "/1000txn", None, &settings);
+        }
+        let eviction_us = since(|of| of.eviction_us) / transactions;
+        report.add(&format!("{name}: constructing blocks"), eviction_us, "us/txn", None, &settings);
+        println!("{}:", grown.name);
+        for table in grown.driver.partition.tables().iter().filter(|table| table.chain().is_some()) {
+            let (def, live, evicted) = (table.def(), table.tuples().live(), table.evicted().live());
+            println!("{:<20} {live:>10} tuples in memory, {evicted:>10} evicted", def.name);
+        }
     }
 }

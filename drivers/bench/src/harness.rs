@@ -123,7 +123,7 @@ fn clock_s(clock: ClockId) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// What was measured: printed at once, and kept in the format that the README describes under "Benchmarks".
+/// What was measured: printed at once, and kept in the format that `README.md` of this package describes.
 pub struct Report {
     entries: Vec<serde_json::Value>,
     path: Option<PathBuf>,

@@ -3,7 +3,7 @@
 //! `make bench`, or `cargo run --release -p anticache-bench -- all|ycsb|tcp|… [--help]`
 //!
 //! Variants take turns in one run, round by round, so that the machine's drift meets all of them; the medians over the rounds are shown, and ratios are
-//! medians of the ratios within a round. `--json FILE` writes the list that the project's README describes under "Benchmarks".
+//! medians of the ratios within a round. `--json FILE` writes the list that `README.md` of this package describes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -14,6 +14,7 @@ use clap::{Parser, Subcommand};
 use harness::Report;
 
 mod all;
+mod counters;
 mod disk;
 mod driver;
 mod drivers;
@@ -112,6 +113,7 @@ fn main() -> anyhow::Result<()> {
         .with_context(|| format!("cannot make the directory {} for the databases", directory.display()))?;
     if !quiet {
         println!("{}", machine::describe(&directory));
+        println!("counters: {}", counters::Counters::of_this_thread().describe());
         machine::warn();
     }
     run(what, &directory, json)

@@ -175,6 +175,7 @@ fn show(arguments: &Arguments, warehouses: i16, variants: &[Variant], report: &m
         let name = format!("TPC-C in process, {warehouses} warehouses, {mix}: {}", variant.name);
         let peer = (peer.name, ratio(&variant.rates, &peer.rates));
         report.add(&name, median(&variant.rates), "txn/s", Some(peer), &settings);
+        variant.done.show_counts(&name, &settings, report);
     }
     for variant in variants {
         let gauges = variant.driver.partition.gauges();

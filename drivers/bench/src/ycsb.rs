@@ -10,7 +10,7 @@ use anticache_engine::storage::hash_index::hash_key;
 use anticache_engine::storage::table::{Found, Table};
 use anyhow::{Context, bail};
 
-use crate::driver::{Driver, Pace, Requests, directory};
+use crate::driver::{Done, Driver, Pace, Requests, directory};
 use crate::harness::ycsb::{LOAD, ROW_BYTES, draw, load_calls, wire};
 use crate::harness::{self, BATCH, Report, median, ratio, schema};
 
@@ -100,14 +100,15 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
     for (mix, read_share) in [("read-only", 1.0), ("50/50", 0.5)] {
         let drawn = draw(records, read_share, DRAWN)?;
         let mut requests = Requests::new(wire(&drawn));
-        let mut rates = vec![Vec::new(); variants.len()];
+        let (mut rates, mut sums) = (vec![Vec::new(); variants.len()], vec![Done::default(); variants.len()]);
         let keys: Vec<_> = drawn.iter().filter_map(|(_, params)| params.first_chunk::<8>().copied()).collect();
         let (mut copies, mut at) = (Vec::new(), 0);
         for round in 0..=arguments.rounds {
-            for ((_, driver), rates) in variants.iter_mut().zip(&mut rates) {
-                let rate = driver.run(&mut requests, PACE, duration)?.per_s();
+            for (((_, driver), rates), sum) in variants.iter_mut().zip(&mut rates).zip(&mut sums) {
+                let done = driver.run(&mut requests, PACE, duration)?;
                 if round > 0 {
-                    rates.push(rate);
+                    sum.add(done);
+                    rates.push(done.per_s());
                 }
             }
             if read_share == 1.0 {
@@ -121,9 +122,10 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
             let name = "YCSB in process, read-only: look-ups and copies without transactions";
             report.add(name, median(&copies), "rows/s", Some((kinds[0].0, ratio(&copies, &rates[0]))), &settings);
         }
-        for ((name, _), of) in variants.iter().zip(&rates) {
-            let peer = (kinds[0].0, ratio(of, &rates[0]));
-            report.add(&format!("YCSB in process, {mix}: {name}"), median(of), "txn/s", Some(peer), &settings);
+        for (((name, _), of), sum) in variants.iter().zip(&rates).zip(&sums) {
+            let (name, peer) = (format!("YCSB in process, {mix}: {name}"), (kinds[0].0, ratio(of, &rates[0])));
+            report.add(&name, median(of), "txn/s", Some(peer), &settings);
+            sum.show_counts(&name, &settings, report);
         }
     }
     Ok(())

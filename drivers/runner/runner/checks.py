@@ -308,9 +308,18 @@ def _linear(predicate: Linear, rows: pd.DataFrame) -> Iterator[Check]:
         # A constant, which has no correlation with anything, and what falls do not grow, on however straight a line.
         r = float(np.corrcoef(x, y)[0, 1]) if np.ptp(y) > 0 else 0.0
         trials = min(len(s.values) for s in found)
-        note = "" if r > 0 else "it does not grow"
-        grows = r > 0 and r * r >= predicate.r2_at_least
+        bend = _slope_change(x, y) if r > 0 else None
+        straight = bend is not None and 1 / predicate.slope_change_at_most <= bend <= predicate.slope_change_at_most
+        note = "it does not grow" if r <= 0 else "" if bend is None or straight else f"its slope changes {bend:.2g}-fold"
+        grows = straight and r * r >= predicate.r2_at_least
         yield Check(_label(cell), r * r, None, grows, _hashes(found), note, trials=trials, remarks=compared(found))
+
+
+def _slope_change(x: np.ndarray, y: np.ndarray) -> float | None:
+    """Divide the slope of the upper half of the points by that of the lower one; None where one of them is none."""
+    middle = len(x) // 2
+    lower, upper = (float(np.polyfit(x[part], y[part], 1)[0]) for part in (slice(middle + 1), slice(middle, None)))
+    return upper / lower if lower > 0 and upper > 0 else None
 
 
 def _value(predicate: Value, rows: pd.DataFrame) -> Iterator[Check]:

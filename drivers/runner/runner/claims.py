@@ -293,7 +293,10 @@ def expected(predicate: Simple | AllOf) -> str:
             f" than at {_side(predicate.than_at)}"
         )
     elif predicate.kind == "linear":
-        text = f"{predicate.metric} grows linearly with {predicate.along}, r² ≥ {predicate.r2_at_least:g}"
+        text = (
+            f"{predicate.metric} grows linearly with {predicate.along}, r² ≥ {predicate.r2_at_least:g},"
+            f" slope within {predicate.slope_change_at_most:g}-fold"
+        )
     else:
         text = f"{predicate.metric} {_bounds(predicate)}"
     if predicate.holds_in == "any":

@@ -6,9 +6,9 @@ A predicate turns the table into *checks* (module ``checks``), one per cell, pai
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from runner.yamlfile import Strict
 
@@ -34,6 +34,12 @@ class Bounds(Strict):
 
     at_least: float | None = Field(default=None, description="a number")
     at_most: float | None = Field(default=None, description="a number")
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Self:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("neither at_least nor at_most: every value would keep it")
+        return self
 
 
 class Ratio(Predicate, Bounds):
@@ -91,11 +97,16 @@ class RatioOrder(Predicate):
 
 
 class Linear(Predicate):
-    """In each series: the metric lies on a rising line over a column, with this r² or more."""
+    """In each series: the metric lies on a rising line over a column, with this r² or more, and one slope.
+
+    r² alone would pass for much that bends: x to the power of 1.5 has 0.97 over five points that double. So the slope
+    of the upper half (from the middle point on) is held against that of the lower half, either way.
+    """
 
     kind: Literal["linear"]
     along: str = Field(description="a numeric column")
     r2_at_least: float = Field(ge=0, le=1, description="a number from 0 to 1")
+    slope_change_at_most: float = Field(1.5, ge=1, description="a factor of 1 or more")
     series: list[str] = Field(description="the columns that tell one series from another")
 
 

@@ -25,6 +25,8 @@ OUTLIER = "outlier"
 NOISY_CELL = "noisy_cell"
 OTHER_MACHINE = "other_machine"
 """Of a comparison, not of a trial: the trials of its sides are of different hardware, see `runner.sample`."""
+OTHER_CODE = "other_code"
+"""The same of the code that shapes numbers."""
 OVERLOADED = "overloaded"
 """Of an open loop in which more arrived than was over: its response times have no end."""
 WEAKENS = {
@@ -35,9 +37,11 @@ WEAKENS = {
     NOISY_CELL: "a noisy cell",
     "disk_unlike_model": "disk unlike its model",
     OTHER_MACHINE: "different machines",
+    OTHER_CODE: "different code",
 }
 """Remarks that a verdict names where it would not be given without such trials, and in which words."""
-REMARKS = frozenset({*WEAKENS, "events_lost", "goodput_unknown", OVERLOADED, "client_late"} - {OTHER_MACHINE})
+OF_COMPARISONS = frozenset({OTHER_MACHINE, OTHER_CODE})
+REMARKS = frozenset({*WEAKENS, "events_lost", "goodput_unknown", OVERLOADED, "client_late"} - OF_COMPARISONS)
 """Flags that leave a trial valid; every other one is a reason for being invalid."""
 
 STOLEN_SHARE = 0.03

@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 import pandas as pd
 
 from runner.machine import without_kernel
-from runner.remarks import OTHER_MACHINE, REMARKS
+from runner.remarks import OTHER_CODE, OTHER_MACHINE, REMARKS
 
 CLIENT_SATURATED = "client_saturated"
 """The flag of a trial whose terminals were the bottleneck: invalid, but its throughput is a lower bound."""
 THROUGHPUT: Final = "throughput_txn_s"
 
-SAMPLED: Final = ("trial_hash", "status", "reason", "flags", "machine")
+SAMPLED: Final = ("trial_hash", "status", "reason", "flags", "machine", "shaping_code")
 """What a sample is made of, besides its metric."""
 
 
@@ -31,6 +31,8 @@ class Sample:
     """Flags of the trials that leave them valid, and weaken what is concluded from them."""
     machines: frozenset[str] = frozenset()
     """The hardware that measured them."""
+    codes: frozenset[str] = frozenset()
+    """The states of the code that measured them."""
     missing: str = ""
 
 
@@ -54,7 +56,8 @@ def sample(rows: pd.DataFrame, metric: str = THROUGHPUT) -> Sample:
         return Sample(missing="; ".join(reasons) or "not planned")
     remarks = REMARKS & {flag for t in usable for flag in t.flags.split(";")}
     machines = frozenset(without_kernel(t.machine) for t in usable if t.machine is not None)
-    return Sample([t.value for t in usable if t.value is not None], hashes, any(saturated), remarks, machines)
+    codes = frozenset(t.shaping_code for t in usable if t.shaping_code is not None)
+    return Sample([t.value for t in usable if t.value is not None], hashes, any(saturated), remarks, machines, codes)
 
 
 class _Trial(NamedTuple):
@@ -66,6 +69,7 @@ class _Trial(NamedTuple):
     reason: str
     flags: str
     machine: str | None
+    shaping_code: str | None
 
 
 def _trials(rows: pd.DataFrame, metric: str) -> Iterator[_Trial]:
@@ -75,13 +79,13 @@ def _trials(rows: pd.DataFrame, metric: str) -> Iterator[_Trial]:
 
 
 def compared(samples: Iterable[Sample]) -> frozenset[str]:
-    """Return the remarks of all samples, and whether they were measured on different machines.
+    """Return the remarks of all samples, and whether they were measured on different machines, or by other code.
 
-    Where each side has trials of the same machines, all of them meet what a machine does alike.
+    Where each side has trials of the same machines, all of them meet what a machine does alike; so it is with code.
     """
     found = [s for s in samples if s.values]
-    apart = len({s.machines for s in found}) > 1
-    return frozenset().union(*(s.remarks for s in found), {OTHER_MACHINE} if apart else ())
+    apart = {OTHER_MACHINE: {s.machines for s in found}, OTHER_CODE: {s.codes for s in found}}
+    return frozenset().union(*(s.remarks for s in found), {name for name, sets in apart.items() if len(sets) > 1})
 
 
 def is_usable(status: str, flags: str) -> bool:

@@ -106,6 +106,20 @@ def chance(top: Sequence[float], bottom: Sequence[float]) -> float | None:
     return float(2 * special.stdtr(freedom, -distance / error))
 
 
+def chance_of_factor(values: Sequence[float]) -> float | None:
+    """Return the probability that positive `values` around 1 have a geometric mean as far from it as these, or farther.
+
+    Student's t test on their logarithm. None for a single value.
+    """
+    logarithms = np.log(np.asarray(values, dtype=float))
+    if logarithms.size == 1:
+        return None
+    if np.ptp(logarithms) == 0:
+        return 1.0 if logarithms[0] == 0 else 0.0
+    distance = abs(logarithms.mean()) / _standard_error(logarithms)
+    return float(2 * special.stdtr(logarithms.size - 1, -distance))
+
+
 def holm(chances: Sequence[float]) -> list[float]:
     """Return the probabilities of several tests corrected for their number (Holm 1979), in the same order.
 

@@ -52,7 +52,9 @@ class Experiment(Strict):
     ycsb: Ycsb | None = None
     tpcc: Tpcc | None = None
     micro: Micro | None = None
-    durability: Literal["sync", "off"] = Field(description="sync (acknowledged when on disk) or off")
+    durability: Literal["sync", "datasync", "off"] = Field(
+        description="sync (acknowledged when on disk), datasync (the same, with MySQL's fsync made fdatasync) or off"
+    )
     memcached_share: float = Field(
         gt=0, lt=1, description="a number between 0 and 1 (Memcached's part of the memory budget)"
     )

@@ -296,6 +296,19 @@ def test_a_comparison_of_different_machines_is_said() -> None:
     assert judge(ratio(at_least=9), table).qualifiers == [], "another kernel is a warning of the run"
 
 
+def test_a_comparison_of_different_code_is_said() -> None:
+    table = rows(*pair(1.5, 100, 10), *pair(1.0, 200, 10))
+    table["shaping_code"] = ["a", "b", "b", "b"]
+    assert judge(ratio(at_least=9), table).qualifiers == ["different code"]
+    table.loc[0, "shaping_code"] = "b"
+    assert judge(ratio(at_least=9), table).qualifiers == []
+
+
+def test_bounds_have_a_limit() -> None:
+    with pytest.raises(ValueError, match="neither at_least nor at_most"):
+        ratio()
+
+
 @pytest.mark.parametrize(
     ("values", "direction", "order", "verdict"),
     [
@@ -344,6 +357,9 @@ def test_linear() -> None:
     assert judge(tested, points((1, 10), (2, 20.5), (4, 39), (8, 81))).verdict == REPRODUCED
     assert judge(tested, points((1, 10), (2, 50), (4, 12), (8, 40))).verdict == NOT_REPRODUCED
     assert judge(tested, points((1, 10), (2, 20))).verdict == NOT_MEASURED
+    bent = judge(tested, points((1, 1), (2, 2.8), (4, 8), (8, 22.6), (16, 64)))
+    assert (bent.verdict, round(bent.measured or 0, 2)) == (NOT_REPRODUCED, 0.97), "x to the power of 1.5"
+    assert bent.checks[0].note == "its slope changes 2-fold"
     falling, constant = points((1, 80), (2, 70), (4, 50)), points((1, 10), (2, 10), (4, 10))
     assert judge(tested, falling).verdict == NOT_REPRODUCED, "a straight line, but nothing grows"
     assert (judge(tested, constant).verdict, judge(tested, constant).measured) == (NOT_REPRODUCED, 0.0)

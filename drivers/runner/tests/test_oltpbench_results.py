@@ -77,6 +77,16 @@ def test_results_of_an_early_benchbase_without_counts_are_read(tmp_path: Path) -
     assert found.seconds == (5, 3)
 
 
+def test_goodput_that_counts_the_warm_up_is_not_believed(tmp_path: Path) -> None:
+    known = results.of_benchbase(Files(SUMMARY, WINDOWS), "ycsb")
+    unknown = results.of_benchbase(Files(SUMMARY, WINDOWS), "ycsb", warmed_up=True)
+    assert (known.throughput_txn_s, known.committed, known.flags) == (3.5, 7, ())
+    assert (unknown.throughput_txn_s, unknown.committed, unknown.flags) == (4.0, 8, ("goodput_unknown",))
+    path = tmp_path / "x.summary.json"
+    path.write_text(json.dumps(json.loads(SUMMARY.read_text()) | {"Goodput (requests/second)": 5.6}))
+    assert results.of_benchbase(Files(path, WINDOWS), "ycsb") == unknown
+
+
 def test_a_benchmark_that_ended_in_an_error_has_failed(tmp_path: Path) -> None:
     path = tmp_path / "x.summary.json"
     path.write_text(SUMMARY.read_text().replace('"EXIT"', '"ERROR"'))

@@ -155,6 +155,19 @@ def test_holms_correction_keeps_the_order_and_lowers_nothing(chances: list[float
     assert [corrected[i] for i in np.argsort(chances, kind="stable")] == sorted(corrected)
 
 
+def test_the_chance_of_a_factor() -> None:
+    assert stats.chance_of_factor([0.5, 2.0]) == 1.0
+    assert stats.chance_of_factor([1.0, 1.0]) == 1.0
+    assert stats.chance_of_factor([2.0, 2.0]) == 0.0
+    assert stats.chance_of_factor([2.0]) is None
+    # The interval of the mean touches 1 where the chance is 5 %.
+    values = [1.1, 1.2, 1.3, 0.98]
+    mean, chance = stats.geometric_mean(values), stats.chance_of_factor(values)
+    assert mean.low is not None
+    assert chance is not None
+    assert (mean.low > 1) == (chance < 0.05)
+
+
 def test_the_geometric_mean_of_ratios() -> None:
     found = stats.geometric_mean([0.5, 2.0, 1.0])
     assert found.value == pytest.approx(1.0)

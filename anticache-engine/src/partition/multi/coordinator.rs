@@ -221,9 +221,11 @@ impl Coordinator {
         Some(next)
     }
 
-    /// Records that a transaction was executed, whose reply waits until it is resolved.
+    /// Records that a transaction was executed, whose reply waits until it is resolved. A participant's log may have failed since it began.
     pub(super) fn executed(&self, number: u64, participants: &Arc<[u16]>) {
-        lock(&self.votes).executed(number, Arc::clone(participants));
+        let mut all = Vec::new();
+        lock(&self.votes).executed(number, Arc::clone(participants), |partition| all.push(partition));
+        self.tell_failed(all, || "a transaction shared with a partition whose log failed is not durable".to_owned());
     }
 
     /// What a partition executed up to a number is durable there.
@@ -246,16 +248,18 @@ impl Coordinator {
 
     /// A partition's log has failed.
     pub(super) fn fail(&self, partition: u16, reason: &str) {
+        // The first reason stays.
+        let _ = self.seats[usize::from(partition)].failure.set(reason.to_owned());
         let mut all = Vec::new();
         lock(&self.votes).fail(partition, |partition| all.push(partition));
-        for failed in all {
-            let theirs = if failed == partition {
-                reason.to_owned()
-            } else {
-                format!("a transaction shared with partition {partition}, whose log failed, is not durable: {reason}")
-            };
-            // The first reason stays.
-            let _ = self.seats[usize::from(failed)].failure.set(theirs);
+        self.tell_failed(all, || {
+            format!("a transaction shared with partition {partition}, whose log failed, is not durable: {reason}")
+        });
+    }
+
+    fn tell_failed(&self, partitions: Vec<u16>, reason: impl Fn() -> String) {
+        for failed in partitions {
+            let _ = self.seats[usize::from(failed)].failure.set(reason());
             self.notify(u32::from(failed));
         }
     }

@@ -125,10 +125,7 @@ impl Coordinator {
         partitions: &mut [&mut Partition],
         frame: &mut Vec<u8>,
     ) -> End {
-        let problem = lock(&request.problem).take();
-        let failure =
-            partitions.iter().find_map(|partition| partition.failure.clone().or(self.failure(partition.id())));
-        if let Some(reason) = problem.or(failure) {
+        if let Some(reason) = lock(&request.problem).take() {
             return refuse(partitions, request, &reason, frame);
         }
         let procedures = partitions[0].procedures.clone();
@@ -137,6 +134,11 @@ impl Coordinator {
         };
         let restarts_before = request.restarts.load(Ordering::Relaxed);
         loop {
+            // Looked at before each attempt: while room was made for this one, a log may have failed.
+            let failure = |partition: &&mut Partition| partition.failure.clone().or(self.failure(partition.id()));
+            if let Some(reason) = partitions.iter().find_map(failure) {
+                return refuse(partitions, request, &reason, frame);
+            }
             frame.clear();
             let start = begin_reply(frame, request.origin.token);
             match attempt(partitions, procedure, &request.params, frame) {
@@ -298,6 +300,9 @@ impl Partition {
         self.waiting_bytes -= request.waiting_bytes();
         if let Some(link) = &mut self.link {
             link.held.push_back((number, request.origin, frame));
+        }
+        if let Some(reason) = self.failure.clone() {
+            self.fail_held(&reason);
         }
     }
 

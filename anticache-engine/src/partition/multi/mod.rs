@@ -224,7 +224,7 @@ impl Partition {
         }
     }
 
-    /// Tells the site that a log group is durable, and keeps the group when it must wait for others.
+    /// Tells the site that a log group is durable.
     pub(super) fn vote(&self, through: Option<u64>) {
         if let (Some(link), Some(through)) = (&self.link, through) {
             link.site.durable(self.id as u16, through);
@@ -277,8 +277,14 @@ impl Partition {
 
     /// The log has failed: what waits for it to be resolved fails, and whoever shares unresolved transactions with this partition learns of it.
     pub(super) fn fail_multi(&mut self, reason: &str) {
-        let Some(link) = &mut self.link else { return };
+        let Some(link) = &self.link else { return };
         link.site.fail(self.id as u16, reason);
+        self.fail_held(reason);
+    }
+
+    /// What waits to be resolved fails.
+    fn fail_held(&mut self, reason: &str) {
+        let Some(link) = &mut self.link else { return };
         for (_, origin, mut frame) in link.held.drain(..) {
             self.counters.failed += 1;
             frame.clear();

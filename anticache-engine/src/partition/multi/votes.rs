@@ -28,13 +28,17 @@ impl Votes {
         }
     }
 
-    /// A transaction was executed; its number is above all before.
-    pub fn executed(&mut self, number: u64, participants: Arc<[u16]>) {
+    /// A transaction was executed; its number is above all before. When the log of a participant has failed meanwhile, it will never be resolved:
+    /// `failed` gets each partition whose log counts as failed by that.
+    pub fn executed(&mut self, number: u64, participants: Arc<[u16]>, failed: impl FnMut(u16)) {
         for &partition in &*participants {
             debug_assert!(self.unresolved[usize::from(partition)].back().is_none_or(|&last| last < number));
             self.unresolved[usize::from(partition)].push_back(number);
         }
+        let is_lost = participants.iter().any(|&partition| self.failed[usize::from(partition)]);
+        let reached = if is_lost { participants.to_vec() } else { Vec::new() };
         self.participants.insert(number, participants);
+        self.spread(reached, failed);
     }
 
     /// What a partition executed up to a number is durable there. `resolved` gets, for each partition whose oldest transactions are resolved by
@@ -72,8 +76,12 @@ impl Votes {
     /// A partition's log has failed: nothing that it executed and that is not resolved ever will be. So the other participants must not acknowledge
     /// what they did from the oldest of these on, and their logs count as failed too, and so on. `failed` gets each partition that is so for
     /// the first time, the one named included.
-    pub fn fail(&mut self, partition: u16, mut failed: impl FnMut(u16)) {
-        let mut look_at = vec![partition];
+    pub fn fail(&mut self, partition: u16, failed: impl FnMut(u16)) {
+        self.spread(vec![partition], failed);
+    }
+
+    /// These logs fail, and those of whoever shares a transaction with them that is not resolved.
+    fn spread(&mut self, mut look_at: Vec<u16>, mut failed: impl FnMut(u16)) {
         while let Some(partition) = look_at.pop() {
             if std::mem::replace(&mut self.failed[usize::from(partition)], true) {
                 continue;
@@ -135,7 +143,7 @@ mod tests {
                             let sequence = log.len() as u64;
                             log.push(MultiRecord { sequence, transaction: number, participants: participants.clone() });
                         }
-                        votes.executed(number, participants.into());
+                        votes.executed(number, participants.into(), |_| unreachable!("no log fails"));
                     }
                     Step::Durable(partition, count) => {
                         let log = &logs[usize::from(partition)];
@@ -180,14 +188,23 @@ mod tests {
     #[test]
     fn a_failure_reaches_whoever_depends_on_it() {
         let mut votes = Votes::new(PARTITIONS);
-        votes.executed(1, [0, 1].into());
-        votes.executed(2, [1, 2].into());
+        votes.executed(1, [0, 1].into(), |_| unreachable!("no log has failed"));
+        votes.executed(2, [1, 2].into(), |_| unreachable!("no log has failed"));
         let mut failed = Vec::new();
         votes.fail(0, |partition| failed.push(partition));
         assert_eq!(failed, [0, 1, 2]);
-        votes.executed(3, [3, 2].into());
-        votes.fail(3, |partition| failed.push(partition));
-        assert_eq!(failed, [0, 1, 2, 3]);
-        assert_eq!(votes.unresolved(), 3);
+        assert_eq!(votes.unresolved(), 2);
+    }
+
+    #[test]
+    fn what_is_executed_with_a_failed_log_fails_the_others() {
+        let mut votes = Votes::new(PARTITIONS);
+        votes.fail(2, |partition| assert_eq!(partition, 2));
+        votes.executed(1, [0, 1].into(), |_| unreachable!("neither log has failed"));
+        let mut failed = Vec::new();
+        votes.executed(2, [3, 2].into(), |partition| failed.push(partition));
+        assert_eq!(failed, [3]);
+        votes.executed(3, [1, 3].into(), |partition| failed.push(partition));
+        assert_eq!(failed, [3, 1, 0]);
     }
 }

@@ -60,27 +60,54 @@ fn ordered(def: &TableDef, name: &str, key_bytes: usize) -> Result<IndexId, Cata
     Ok(id)
 }
 
-/// A struct of column handles: fields are named as the columns are.
+/// A column of numbers, or of text.
+fn column(def: &TableDef, name: &str, text: bool) -> Result<Field, CatalogError> {
+    let field = def.field(name)?;
+    let is_text = def
+        .column(name)
+        .is_some_and(|at| matches!(def.columns[at].column_type, ColumnType::Char { .. } | ColumnType::VarChar { .. }));
+    if is_text == text {
+        return Ok(field);
+    }
+    let (found, wanted) = if is_text { ("text", "a number or a date") } else { ("no text", "CHAR or VARCHAR") };
+    Err(problem(&def.name, format!("column `{name}` is {found}; TPC-C's is {wanted}")))
+}
+
+/// Whether the procedures' buffer has room for a row that they insert.
+fn fits(def: &TableDef, most_bytes: usize) -> Result<(), CatalogError> {
+    let bytes = def.max_serialized_bytes();
+    if bytes <= most_bytes {
+        return Ok(());
+    }
+    Err(problem(&def.name, format!("a row takes up to {bytes} bytes; at most {most_bytes} are served")))
+}
+
+/// A struct of column handles: fields are named as the columns are. `inserts`: bytes of the procedures' buffer for a row.
 macro_rules! handles {
-    ($(#[$doc:meta])* $name:ident, $table:literal, key $key_bytes:literal,
-     columns [$($column:ident)*], indexes [$($handle:ident = $index:literal $index_bytes:expr;)*]) => {
+    ($(#[$doc:meta])* $name:ident, $table:literal, key $key_bytes:literal, $(inserts $most_bytes:literal,)?
+     numbers [$($number:ident)*], texts [$($text:ident)*], indexes [$($handle:ident = $index:literal $index_bytes:expr;)*]) => {
         $(#[$doc])*
         #[derive(Debug, Clone)]
         pub(super) struct $name {
             pub table: TableId,
             /// Bytes of a row's fixed part.
             pub row_bytes: usize,
-            $(pub $column: Field,)*
+            $(pub $number: Field,)*
+            $(pub $text: Field,)*
             $(pub $handle: IndexId,)*
         }
 
         impl $name {
+            $(pub(super) const MOST_BYTES: usize = $most_bytes;)?
+
             pub(super) fn resolve(catalog: &Catalog) -> Result<Self, CatalogError> {
                 let (table, def) = table(catalog, $table, $key_bytes)?;
+                $(fits(def, $most_bytes)?;)?
                 Ok(Self {
                     table,
                     row_bytes: def.row_bytes,
-                    $($column: def.field(stringify!($column))?,)*
+                    $($number: column(def, stringify!($number), false)?,)*
+                    $($text: column(def, stringify!($text), true)?,)*
                     $($handle: ordered(def, $index, $index_bytes)?,)*
                 })
             }
@@ -91,65 +118,72 @@ macro_rules! handles {
 handles!(
     /// WAREHOUSE.
     Warehouse, "warehouse", key 2,
-    columns [w_id w_name w_street_1 w_street_2 w_city w_state w_zip w_tax w_ytd],
+    numbers [w_id w_tax w_ytd],
+    texts [w_name w_street_1 w_street_2 w_city w_state w_zip],
     indexes []
 );
 
 handles!(
     /// DISTRICT.
     District, "district", key 3,
-    columns [d_w_id d_id d_name d_street_1 d_street_2 d_city d_state d_zip d_tax d_ytd d_next_o_id],
+    numbers [d_w_id d_id d_tax d_ytd d_next_o_id],
+    texts [d_name d_street_1 d_street_2 d_city d_state d_zip],
     indexes []
 );
 
 handles!(
     /// CUSTOMER.
     Customer, "customer", key 7,
-    columns [c_w_id c_d_id c_id c_first c_middle c_last c_street_1 c_street_2 c_city c_state c_zip c_phone c_since c_credit c_credit_lim c_discount
-             c_balance c_ytd_payment c_payment_cnt c_delivery_cnt c_data],
+    numbers [c_w_id c_d_id c_id c_since c_credit_lim c_discount c_balance c_ytd_payment c_payment_cnt c_delivery_cnt],
+    texts [c_first c_middle c_last c_street_1 c_street_2 c_city c_state c_zip c_phone c_credit c_data],
     indexes [by_name = "customer_by_name" 2 + 1 + 2 * (MAX_NAME_BYTES + 2);]
 );
 
 handles!(
     /// HISTORY.
-    History, "history", key 0,
-    columns [h_c_id h_c_d_id h_c_w_id h_d_id h_w_id h_date h_amount h_data],
+    History, "history", key 0, inserts 128,
+    numbers [h_c_id h_c_d_id h_c_w_id h_d_id h_w_id h_date h_amount],
+    texts [h_data],
     indexes []
 );
 
 handles!(
     /// NEW_ORDER.
-    NewOrders, "new_order", key 7,
-    columns [no_w_id no_d_id no_o_id],
+    NewOrders, "new_order", key 7, inserts 64,
+    numbers [no_w_id no_d_id no_o_id],
+    texts [],
     indexes [by_id = "PRIMARY" 7;]
 );
 
 handles!(
     /// ORDERS.
-    Orders, "orders", key 7,
-    columns [o_w_id o_d_id o_id o_c_id o_entry_d o_carrier_id o_ol_cnt o_all_local],
+    Orders, "orders", key 7, inserts 64,
+    numbers [o_w_id o_d_id o_id o_c_id o_entry_d o_carrier_id o_ol_cnt o_all_local],
+    texts [],
     indexes [by_customer = "orders_by_customer" 11;]
 );
 
 handles!(
     /// ORDER_LINE.
-    OrderLine, "order_line", key 8,
-    columns [ol_w_id ol_d_id ol_o_id ol_number ol_i_id ol_supply_w_id ol_delivery_d ol_quantity ol_amount ol_dist_info],
+    OrderLine, "order_line", key 8, inserts 96,
+    numbers [ol_w_id ol_d_id ol_o_id ol_number ol_i_id ol_supply_w_id ol_delivery_d ol_quantity ol_amount],
+    texts [ol_dist_info],
     indexes [by_id = "PRIMARY" 8;]
 );
 
 handles!(
     /// ITEM.
     Item, "item", key 4,
-    columns [i_id i_im_id i_name i_price i_data],
+    numbers [i_id i_im_id i_price],
+    texts [i_name i_data],
     indexes []
 );
 
 handles!(
     /// STOCK.
     Stock, "stock", key 6,
-    columns [s_w_id s_i_id s_quantity s_dist_01 s_dist_02 s_dist_03 s_dist_04 s_dist_05 s_dist_06 s_dist_07 s_dist_08 s_dist_09 s_dist_10 s_ytd
-             s_order_cnt s_remote_cnt s_data],
+    numbers [s_w_id s_i_id s_quantity s_ytd s_order_cnt s_remote_cnt],
+    texts [s_dist_01 s_dist_02 s_dist_03 s_dist_04 s_dist_05 s_dist_06 s_dist_07 s_dist_08 s_dist_09 s_dist_10 s_data],
     indexes []
 );
 

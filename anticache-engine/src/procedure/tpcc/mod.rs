@@ -134,6 +134,13 @@ mod tests {
             ("o_c_id, o_id) USING BTREE", "o_c_id) USING BTREE", "Ordered with keys of 7 bytes"),
             ("i_name VARCHAR(24)", "i_name VARCHAR(51)", "`i_name` takes 51 bytes; at most 50"),
             ("c_data VARCHAR(500)", "c_data VARCHAR(501)", "`c_data` takes 501 bytes; at most 500"),
+            ("o_entry_d DATETIME", "o_entry_d CHAR(20)", "`o_entry_d` is text; TPC-C's is a number or a date"),
+            ("ol_dist_info CHAR(24)", "ol_dist_info BIGINT", "`ol_dist_info` is no text; TPC-C's is CHAR or VARCHAR"),
+            (
+                "o_all_local TINYINT NOT NULL",
+                "o_all_local TINYINT NOT NULL, o_note CHAR(50)",
+                "bytes; at most 64 are served",
+            ),
         ] {
             assert!(SCHEMA.contains(from), "{from}");
             let catalog = Catalog::from_sql(&SCHEMA.replace(from, to)).unwrap();

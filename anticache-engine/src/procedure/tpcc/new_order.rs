@@ -168,7 +168,7 @@ impl NewOrder {
         let (w_id, d_id) = (i64::from(input.w_id), i64::from(input.d_id));
         let lines = input.lines();
         let all_local = lines.iter().all(|line| line.supply_w_id == input.w_id);
-        let mut row = RowBuf::<64>::of_bytes(self.orders.row_bytes);
+        let mut row = RowBuf::<{ handles::Orders::MOST_BYTES }>::of_bytes(self.orders.row_bytes);
         row.integer(self.orders.o_w_id, w_id)
             .integer(self.orders.o_d_id, d_id)
             .integer(self.orders.o_id, o_id)
@@ -178,7 +178,7 @@ impl NewOrder {
             .integer(self.orders.o_ol_cnt, lines.len() as i64)
             .integer(self.orders.o_all_local, i64::from(all_local));
         on(txn, input.w_id)?.insert(self.orders.table, row.as_slice())?;
-        let mut row = RowBuf::<64>::of_bytes(self.new_orders.row_bytes);
+        let mut row = RowBuf::<{ handles::NewOrders::MOST_BYTES }>::of_bytes(self.new_orders.row_bytes);
         row.integer(self.new_orders.no_w_id, w_id)
             .integer(self.new_orders.no_d_id, d_id)
             .integer(self.new_orders.no_o_id, o_id);
@@ -204,7 +204,7 @@ impl NewOrder {
         let stock_left = self.take(supplier, order, line, stock)?;
         let brand = may_be_of_brand && contains_original(supplier.text(stock, self.stock.s_data)?);
         let columns = &self.order_line;
-        let mut row = RowBuf::<96>::of_bytes(columns.row_bytes);
+        let mut row = RowBuf::<{ handles::OrderLine::MOST_BYTES }>::of_bytes(columns.row_bytes);
         row.integer(columns.ol_w_id, i64::from(order.input.w_id))
             .integer(columns.ol_d_id, i64::from(order.input.d_id))
             .integer(columns.ol_o_id, order.o_id)

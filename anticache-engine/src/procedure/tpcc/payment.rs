@@ -75,7 +75,7 @@ impl Payment {
 
     fn record(&self, txn: &mut TxnContext<'_>, input: &params::Payment, c_id: i32, names: &[u8]) -> Result<(), Abort> {
         let columns = &self.history;
-        let mut row = RowBuf::<128>::of_bytes(columns.row_bytes);
+        let mut row = RowBuf::<{ handles::History::MOST_BYTES }>::of_bytes(columns.row_bytes);
         row.integer(columns.h_c_id, i64::from(c_id))
             .integer(columns.h_c_d_id, i64::from(input.c_d_id))
             .integer(columns.h_c_w_id, i64::from(input.c_w_id))

@@ -342,6 +342,39 @@ fn a_snapshot_that_one_partition_cannot_write_is_given_up_by_all() {
     assert_eq!((recovered.rows(), generation(&recovered)), (rows, 2));
 }
 
+/// The log of partition 1 fails at some write, while memory is short: whatever depends on it is told so, and nobody waits without end.
+#[test]
+fn a_log_that_fails_leaves_nobody_waiting() {
+    for after in 0..24 {
+        let (disk, _, mut cluster) = loaded(3);
+        disk.fail(FaultRule {
+            file: "command-0001".to_owned(),
+            operation: Operation::Write,
+            after,
+            error: Fault::Io,
+            times: 1,
+        });
+        let loads = cluster.answers.len();
+        for n in 0..90i64 {
+            let keys: Vec<i64> = (1..4).map(|k| (n * 613 + k * 997) % 3000).collect();
+            cluster.send(Op::Spread((n * 613) % 3000, keys, 1));
+            if n % 2 == 0 {
+                cluster.run_queued();
+                cluster.poll((n / 2 % 3) as usize);
+            }
+        }
+        cluster.settle();
+        let failures: Vec<&String> =
+            cluster.answers.values().skip(loads).filter_map(|answer| answer.result.as_ref().err()).collect();
+        let told = failures.iter().filter(|reason| reason.contains("log")).count();
+        assert!(told > 0, "{after}: {failures:?}");
+        cluster.send(Op::Add(1, 1));
+        cluster.settle();
+        let last = cluster.answers.values().next_back().unwrap();
+        assert!(last.result.as_ref().unwrap_err().contains("command log"), "{last:?}");
+    }
+}
+
 /// The files of one database with the log of another, that had more partitions, are refused by name; nothing is dropped for it.
 #[test]
 fn a_log_whose_participants_do_not_exist_is_refused() {

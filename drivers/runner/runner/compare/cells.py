@@ -132,6 +132,8 @@ class Whole:
     ratio: Estimate
     """`trials` is the number of cells."""
     verdict: Verdict
+    holds: bool = False
+    """Whether faster or slower stays when it is corrected for the number of systems (Holm)."""
 
 
 @dataclass(frozen=True)
@@ -338,9 +340,12 @@ def _wholes(cells: Iterable[Compared], margin: float) -> list[Whole]:
     for cell in cells:
         if cell.ratio is not None and not cell.bound and cell.ratio.value > 0:
             ratios.setdefault((cell.system, cell.metric), []).append(cell.ratio.value)
+    chances = {key: chance for key, values in ratios.items() if (chance := stats.chance_of_factor(values)) is not None}
+    corrected = dict(zip(chances, stats.holm(list(chances.values())), strict=True))
     found = []
     for (system, metric), values in ratios.items():
         mean = stats.geometric_mean(values)
         verdict = judge(Figure(mean, ""), margin, higher_is_better=metric == THROUGHPUT)
-        found.append(Whole(system, metric, mean, verdict))
+        holds = verdict in (FASTER, SLOWER) and corrected.get((system, metric), 1.0) < LIMIT
+        found.append(Whole(system, metric, mean, verdict, holds))
     return found

@@ -38,7 +38,7 @@ FigureOption = Annotated[bool, typer.Option("--figure", help="draw the ratios as
 OutOption = Annotated[Path | None, typer.Option(help="where figures go (default: RESULTS/compare/A-against-B)")]
 FailOption = Annotated[
     Literal["slower", "different"] | None,
-    typer.Option(help=f"exit with {EXIT_DIFFERENT} where a system as a whole is, or a cell corrected for their number"),
+    typer.Option(help=f"exit with {EXIT_DIFFERENT} where a system as a whole or a cell is, corrected for their number"),
 ]
 
 

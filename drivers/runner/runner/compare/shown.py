@@ -62,7 +62,8 @@ def tables(found: Comparison) -> Iterator[Table]:
     table = Table("system", "cells", "B / A over its cells", "verdict", title="systems as wholes", title_justify="left")
     for whole in found.wholes:
         what = whole.system if whole.metric == THROUGHPUT else f"{whole.system}, {whole.metric}"
-        table.add_row(what, str(whole.ratio.trials), ratio_of(whole), verdict_of(whole.verdict, found.margin))
+        verdict = verdict_of(whole.verdict, found.margin) + ("*" if whole.holds else "")
+        table.add_row(what, str(whole.ratio.trials), ratio_of(whole), verdict)
     yield table
 
 
@@ -138,7 +139,7 @@ def _run(measured: Measured) -> dict[str, Any]:
 
 def _whole(whole: Whole) -> dict[str, Any]:
     of_what = {"system": whole.system, "metric": whole.metric, "cells": whole.ratio.trials}
-    return {**of_what, **_estimate("ratio", whole.ratio), "verdict": whole.verdict}
+    return {**of_what, **_estimate("ratio", whole.ratio), "verdict": whole.verdict, "holds": whole.holds}
 
 
 def _cell(cell: Compared) -> dict[str, Any]:
@@ -211,7 +212,7 @@ def write_csv(path: Path, found: Comparison) -> None:
 
 
 def failing(found: Comparison, verdicts: tuple[Verdict, ...]) -> list[str]:
-    """Name the systems and cells that have one of `verdicts`: cells only where that holds among so many."""
-    wholes = [f"{w.system} as a whole" for w in found.wholes if w.verdict in verdicts]
+    """Name the systems and cells that have one of `verdicts`, where that holds among so many."""
+    wholes = [f"{w.system} as a whole" for w in found.wholes if w.holds and w.verdict in verdicts]
     cells = [f"{c.experiment} {c.label}" for c in found.cells if c.holds and c.verdict in verdicts]
     return [*wholes, *cells]

@@ -114,6 +114,11 @@ class Configuration:
             )
         return chosen[0]
 
+    @property
+    def warms_up(self) -> bool:
+        """Tell whether transactions run before what is measured."""
+        return any(phase.warmup_s > 0 for phase in self.phases)
+
     def seconds(self) -> int:
         """Return how long all phases take."""
         return sum(phase.warmup_s + phase.time_s for phase in self.phases)

@@ -103,7 +103,8 @@ class BenchBase(Installation):
         summary = _only(work / "results", "*.summary.json", self.title)
         base = summary.name.removesuffix(".summary.json")
         files = _files(summary, *(work / "results" / f"{base}.{name}.csv" for name in ("results", "raw")))
-        return results.of_benchbase(files, configuration.benchmark), files.present()
+        found = results.of_benchbase(files, configuration.benchmark, warmed_up=configuration.warms_up)
+        return found, files.present()
 
 
 class OltpBench(Installation):
@@ -136,7 +137,8 @@ class OltpBench(Installation):
             if summary.is_file():
                 raw = next((p for p in (directory / f"{name}{end}" for end in (".raw", ".csv")) if p.is_file()), None)
                 files = _files(summary, directory / f"{name}.res", raw)
-                return results.of_oltpbench(files, configuration.benchmark), files.present()
+                found = results.of_oltpbench(files, configuration.benchmark, warmed_up=configuration.warms_up)
+                return found, files.present()
         raise RunError(f"{self.title} left no {name}.summary in {self.root} or its results/")
 
     def _name(self, work: Path) -> str:

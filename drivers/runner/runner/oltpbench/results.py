@@ -87,8 +87,12 @@ class Measured:
 # -- BenchBase ------------------------------------------------------------------------------------------------
 
 
-def of_benchbase(files: Files, benchmark: str) -> Measured:
-    """Read BenchBase's results; raises RunError with file and key for what is missing or malformed."""
+def of_benchbase(files: Files, benchmark: str, *, warmed_up: bool = False) -> Measured:
+    """Read BenchBase's results; raises RunError with file and key for what is missing or malformed.
+
+    Its goodput counts what committed during the warm-up as well, and divides by the measured time alone
+    (cmu-db/benchbase#606): after a warm-up, or where it exceeds the throughput, it is not known.
+    """
     summary = _json(files.summary)
     latency = _Object(files.summary, summary).object(formats.LATENCY_DISTRIBUTION)
     top = _Object(files.summary, summary)
@@ -96,6 +100,8 @@ def of_benchbase(files: Files, benchmark: str) -> Measured:
     elapsed_ns = top.optional(formats.ELAPSED_NS)
     throughput = top.number(formats.THROUGHPUT)
     goodput = top.optional(formats.GOODPUT)
+    if warmed_up or (goodput is not None and goodput > throughput):
+        goodput = None
     # The earliest versions tell rates alone; their raw results count the requests.
     raw = _raw(files.raw) if files.raw is not None else None
     if requests is None:
@@ -127,7 +133,7 @@ def of_benchbase(files: Files, benchmark: str) -> Measured:
 # -- OLTP-Bench -----------------------------------------------------------------------------------------------
 
 
-def of_oltpbench(files: Files, benchmark: str) -> Measured:
+def of_oltpbench(files: Files, benchmark: str, *, warmed_up: bool = False) -> Measured:
     """Read OLTP-Bench's results; raises RunError as `of_benchbase`.
 
     Later versions wrote a summary like BenchBase's. In the older one ``throughput_req_per_sec`` is not used: some
@@ -135,7 +141,7 @@ def of_oltpbench(files: Files, benchmark: str) -> Measured:
     """
     summary = _json(files.summary)
     if formats.LATENCY_DISTRIBUTION in summary:
-        return of_benchbase(files, benchmark)
+        return of_benchbase(files, benchmark, warmed_up=warmed_up)
     top = _Object(files.summary, summary)
     measured_s = top.number("time_sec")
     if files.raw is None:

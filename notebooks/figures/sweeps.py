@@ -162,7 +162,11 @@ def label(column: str, value: Any, table: pd.DataFrame) -> str:
             str(value), "{}"
         ),
         "fetch": {"block": "whole block", "sectors": "sectors"}.get(str(value), "{}"),
-        "durability": {"sync": "answered when synced", "datasync": "fsync made fdatasync", "off": "not waited for"}.get(str(value), "{}"),
+        "durability": {
+            "sync": "answered when synced",
+            "datasync": "fsync made fdatasync",
+            "off": "not waited for",
+        }.get(str(value), "{}"),
         "answer_readers": {"at-once": "readers at once", "durable": "readers when durable"}.get(str(value), "{}"),
         "eviction_blocks": "{} block(s) per eviction",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -240,8 +241,9 @@ def test_a_log_that_nothing_waits_for_stands_beside_figure_6(recorded: pd.DataFr
 
 def test_a_log_synced_with_fdatasync_stands_beside_both_figures(recorded: pd.DataFrame, tmp_path: Path) -> None:
     like = _of(recorded, "beyond-keys").assign(status="ok", flags="").iloc[0].to_dict()
-    ycsb, tpcc = {"mix": "write-heavy", "skew": 1.5}, {"mix": None, "skew": None, "benchmark": "tpcc"}
-    measured = [
+    ycsb: dict[str, Any] = {"mix": "write-heavy", "skew": 1.5}
+    tpcc: dict[str, Any] = {"mix": "", "skew": None, "benchmark": "tpcc"}
+    measured: list[tuple[str, str, int, str, float, dict[str, Any]]] = [
         ("fig06", "sync", 1, "mysql", 100.0, ycsb),
         ("fig06", "sync", 2, "mysql", 7.0, ycsb),
         ("beyond-datasync", "datasync", 1, "mysql", 300.0, ycsb),
@@ -253,7 +255,7 @@ def test_a_log_synced_with_fdatasync_stands_beside_both_figures(recorded: pd.Dat
     ]
     names = ("experiment", "durability", "data_memory_ratio", "system", "throughput_txn_s")
     rows = [
-        {**like, **dict(zip(names, row[:-1], strict=True)), **row[-1], "trial_hash": str(n)}
+        {**like, **dict(zip(names, row[:-1], strict=True)), **row[5], "trial_hash": str(n)}
         for n, row in enumerate(measured)
     ]
     collect.write(pd.DataFrame(rows), tmp_path)

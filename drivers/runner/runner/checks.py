@@ -310,7 +310,7 @@ def _linear(predicate: Linear, rows: pd.DataFrame) -> Iterator[Check]:
         trials = min(len(s.values) for s in found)
         bend = _slope_change(x, y) if r > 0 else None
         straight = bend is not None and 1 / predicate.slope_change_at_most <= bend <= predicate.slope_change_at_most
-        note = "it does not grow" if r <= 0 else "" if bend is None or straight else f"its slope changes {bend:.2g}-fold"
+        note = "" if straight else "it does not grow" if bend is None else f"its slope changes {bend:.2g}-fold"
         grows = straight and r * r >= predicate.r2_at_least
         yield Check(_label(cell), r * r, None, grows, _hashes(found), note, trials=trials, remarks=compared(found))
 

@@ -99,7 +99,7 @@ class RatioOrder(Predicate):
 class Linear(Predicate):
     """In each series: the metric lies on a rising line over a column, with this r² or more, and one slope.
 
-    r² alone would pass for much that bends: x to the power of 1.5 has 0.97 over five points that double. So the slope
+    r² alone would pass for much that bends: x to the power of 1.5 has 0.98 over five points that double. So the slope
     of the upper half (from the middle point on) is held against that of the lower half, either way.
     """
 

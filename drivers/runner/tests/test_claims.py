@@ -297,11 +297,11 @@ def test_a_comparison_of_different_machines_is_said() -> None:
 
 
 def test_a_comparison_of_different_code_is_said() -> None:
-    table = rows(*pair(1.5, 100, 10), *pair(1.0, 200, 10))
+    table = rows(*pair(1.5, 100, 10), *pair(1.5, 100, 10))
     table["shaping_code"] = ["a", "b", "b", "b"]
     assert judge(ratio(at_least=9), table).qualifiers == ["different code"]
-    table.loc[0, "shaping_code"] = "b"
-    assert judge(ratio(at_least=9), table).qualifiers == []
+    table.loc[3, "shaping_code"] = "a"
+    assert judge(ratio(at_least=9), table).qualifiers == [], "both sides have a trial of either"
 
 
 def test_bounds_have_a_limit() -> None:
@@ -358,7 +358,7 @@ def test_linear() -> None:
     assert judge(tested, points((1, 10), (2, 50), (4, 12), (8, 40))).verdict == NOT_REPRODUCED
     assert judge(tested, points((1, 10), (2, 20))).verdict == NOT_MEASURED
     bent = judge(tested, points((1, 1), (2, 2.8), (4, 8), (8, 22.6), (16, 64)))
-    assert (bent.verdict, round(bent.measured or 0, 2)) == (NOT_REPRODUCED, 0.97), "x to the power of 1.5"
+    assert (bent.verdict, round(bent.measured or 0, 2)) == (NOT_REPRODUCED, 0.98), "x to the power of 1.5"
     assert bent.checks[0].note == "its slope changes 2-fold"
     falling, constant = points((1, 80), (2, 70), (4, 50)), points((1, 10), (2, 10), (4, 10))
     assert judge(tested, falling).verdict == NOT_REPRODUCED, "a straight line, but nothing grows"

@@ -1,5 +1,5 @@
 //! What the processor counts while a thread works: instructions, cycles, misses. A machine that does not offer its counters, as most virtual ones do not,
-//! shows none; nothing else stands in for them (`README.md` says how to simulate them).
+//! shows none; nothing else stands in for them.
 
 use std::io;
 

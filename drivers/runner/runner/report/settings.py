@@ -36,8 +36,8 @@ WHY = {
     "engine.answer_readers": "of rows whose last write is not on disk: at once, as MySQL answers them",
     "engine.eviction_check_interval_us": "0: after every batch of transactions",
     "engine.eviction_blocks": "blocks that one eviction writes; 0: derived from the budget",
-    "durability": "sync: a write is answered when it is on the disk, in every system; datasync: so too, and MySQL's fsync"
-    " is made fdatasync",
+    "durability": "sync: a write is answered when it is on the disk, in every system; datasync: so too, with MySQL's"
+    " fsync made fdatasync",
     "terminals": "one outstanding transaction each, on every system",
     "arrival": "how transactions arrive in an open loop, at the same times for every system; else the loop is closed",
     "offered_txn_s": "transactions that arrive per second, on average",

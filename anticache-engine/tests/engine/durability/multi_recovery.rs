@@ -345,8 +345,11 @@ fn a_snapshot_that_one_partition_cannot_write_is_given_up_by_all() {
 /// The log of partition 1 fails at some write, while memory is short: whatever depends on it is told so, and nobody waits without end.
 #[test]
 fn a_log_that_fails_leaves_nobody_waiting() {
-    for after in 0..24 {
+    const KEYS: i64 = 9000;
+    for after in 0..5 {
         let (disk, _, mut cluster) = loaded(3);
+        (60..KEYS).for_each(|key| cluster.send(Op::Insert(key, key)));
+        cluster.settle();
         disk.fail(FaultRule {
             file: "command-0001".to_owned(),
             operation: Operation::Write,
@@ -356,8 +359,8 @@ fn a_log_that_fails_leaves_nobody_waiting() {
         });
         let loads = cluster.answers.len();
         for n in 0..90i64 {
-            let keys: Vec<i64> = (1..4).map(|k| (n * 613 + k * 997) % 3000).collect();
-            cluster.send(Op::Spread((n * 613) % 3000, keys, 1));
+            let keys: Vec<i64> = (1..4).map(|k| (n * 613 + k * 997) % KEYS).collect();
+            cluster.send(Op::Spread((n * 613) % KEYS, keys, 1));
             if n % 2 == 0 {
                 cluster.run_queued();
                 cluster.poll((n / 2 % 3) as usize);

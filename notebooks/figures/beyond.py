@@ -179,10 +179,8 @@ def datasync(table: pd.DataFrame) -> Figure:
     """Draw MySQL's throughput by skew, a row for each mix and ratio, with and without Memcached, with both calls."""
     present = [system for system in SYSTEMS if system.startswith("mysql") and (table["system"] == system).any()]
     panels = [
-        Panel(f"{SYSTEMS[system].label}, {mix}, {ratio:g}x", where=(*where, ("system", system)))
-        for mix in sorted(table["mix"].unique())
-        for ratio in sorted(float(ratio) for ratio in table["data_memory_ratio"].unique())
-        for where in ((("mix", mix), ("data_memory_ratio", ratio)),)
+        Panel(f"{SYSTEMS[system].label}, {panel.title}", where=(*panel.where, ("system", system)))
+        for panel in _by_mix_and_ratio(table)
         for system in present
     ]
     return sweeps.draw(table, panels, series="durability", columns=len(present))

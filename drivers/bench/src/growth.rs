@@ -78,6 +78,8 @@ impl Arguments {
     }
 
     fn config(&self, budget_bytes: u64, fetch: FetchUnit, data_dir: &Path) -> anyhow::Result<Config> {
+        let sets_fetch = self.settings.iter().any(|setting| setting.starts_with("fetch="));
+        anyhow::ensure!(!sets_fetch, "--set fetch: blocks and sectors are both measured");
         let mut json = serde_json::json!({
             "schema": schema("tpcc.sql"), "data_dir": data_dir, "listen": "127.0.0.1:0", "log": "off",
             "memory_budget_bytes": budget_bytes,

@@ -81,11 +81,17 @@ fn initialise(home: &Path, data: &Path) {
         .arg(format!("--basedir={}", home.display()))
         .arg(format!("--lc-messages-dir={}/share", home.display()))
         .arg(format!("--datadir={}", data.display()))
+        .arg(temporary_tables(data))
         .arg(format!("--user={}", user()))
         .stdin(fs::File::open(&input).unwrap())
         .output()
         .unwrap();
     assert!(done.status.success(), "mysqld --bootstrap: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Every mysqld that starts removes the temporary tables in its tmpdir, also those of another test's server.
+fn temporary_tables(directory: &Path) -> String {
+    format!("--tmpdir={}", directory.display())
 }
 
 /// Both servers refuse to run as root without being told so.
@@ -124,6 +130,7 @@ impl Mysqld {
         command.arg("--no-defaults").args(settings);
         command.arg(format!("--basedir={}", home.display()));
         command.arg(format!("--lc-messages-dir={}/share", home.display()));
+        command.arg(temporary_tables(directory.path()));
         command.arg(format!("--datadir={}", data.display())).arg(format!("--init-file={}", accounts.display()));
         command.arg(format!("--port={port}")).args(["--socket=mysqld.sock", "--user"]).arg(user());
         Mysqld(Daemon::start(&mut command, directory, port))

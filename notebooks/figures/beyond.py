@@ -22,7 +22,12 @@ HIT_QUALITY = [
     Panel("fetches", metric="fetched_blocks_per_1000_txn"),
 ]
 CELL = ["mix", "skew", "data_memory_ratio", "system"]
-BESIDE = {"beyond-log": "fig06", "beyond-datasync": "fig06", "beyond-datasync-tpcc": "fig07"}
+BESIDE = {
+    "beyond-log": "fig06",
+    "beyond-datasync": "fig06",
+    "beyond-datasync-tpcc": "fig07",
+    "beyond-warehouses-datasync": "beyond-warehouses",
+}
 """Experiments that repeat cells of another one with a setting that is no axis: both are shown."""
 
 
@@ -193,6 +198,11 @@ def datasync_tpcc(table: pd.DataFrame) -> Figure:
     return sweeps.draw(table, panels, series="durability", x="data_memory_ratio", columns=len(present))
 
 
+def warehouses(table: pd.DataFrame) -> Figure:
+    """Draw throughput of TPC-C by data/memory ratio, a line for each system."""
+    return sweeps.draw(table, [Panel("throughput")], series="system", x="data_memory_ratio", columns=1)
+
+
 def readers(table: pd.DataFrame) -> Figure:
     """Draw throughput by skew, a row of panels for each mix, a panel for each ratio, a line for each way to answer."""
     columns = table["data_memory_ratio"].nunique()
@@ -231,6 +241,8 @@ ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFr
     "beyond-log": (log, logs),
     "beyond-datasync": (datasync, logs),
     "beyond-datasync-tpcc": (datasync_tpcc, logs),
+    "beyond-warehouses": (warehouses, partial(sweeps.against, base="mysql", series="system")),
+    "beyond-warehouses-datasync": (datasync_tpcc, logs),
     "beyond-readers": (readers, partial(sweeps.against, base="durable", series="answer_readers")),
     "beyond-terminals": (terminals, partial(sweeps.against, base="mysql", series="system")),
 }

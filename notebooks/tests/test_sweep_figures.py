@@ -270,6 +270,28 @@ def test_a_log_synced_with_fdatasync_stands_beside_both_figures(recorded: pd.Dat
     assert dict(beyond.logs(table).set_index("log")["anticache-alru / mysql"])["fsync made fdatasync"] == "8"
 
 
+def test_tpcc_in_many_warehouses_is_drawn_by_system_and_by_call(recorded: pd.DataFrame, tmp_path: Path) -> None:
+    like = _of(recorded, "beyond-keys").assign(status="ok", flags="", mix="", skew=None, benchmark="tpcc")
+    measured = [
+        ("beyond-warehouses", "sync", 1, "mysql", 100.0),
+        ("beyond-warehouses", "sync", 8, "mysql", 90.0),
+        ("beyond-warehouses", "sync", 8, "anticache-alru", 450.0),
+        ("beyond-warehouses-datasync", "datasync", 8, "mysql", 300.0),
+        ("fig07", "sync", 8, "mysql", 7.0),
+    ]
+    names = ("experiment", "durability", "data_memory_ratio", "system", "throughput_txn_s")
+    rows = [
+        {**like.iloc[0].to_dict(), **dict(zip(names, row, strict=True)), "trial_hash": str(n)}
+        for n, row in enumerate(measured)
+    ]
+    collect.write(pd.DataFrame(rows), tmp_path)
+    table = beyond.trials("beyond-warehouses", tmp_path)
+    assert _drawn(beyond.warehouses(table), 0) == [90.0, 100.0, 450.0]
+    assert "5" in set(beyond.ABLATIONS["beyond-warehouses"][1](table)["anticache-alru / mysql"])
+    table = beyond.trials("beyond-warehouses-datasync", tmp_path)
+    assert _drawn(beyond.datasync_tpcc(table), 0) == [90.0, 300.0], "only the cells that both have"
+
+
 def test_more_series_than_looks_are_refused() -> None:
     names = [str(n) for n in range(8)]
     looks = style.sequence(names[:7])

@@ -229,7 +229,7 @@ fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &[Reads],
             report.add(&format!("{name}: fetches"), per_thousand(tally.fetched), "/1000txn", None, &settings);
             let per_s = tally.fetched as f64 / tally.done.seconds;
             let peer = (!disk.is_empty()).then(|| ("the disk's direct random reads", per_s / median(&disk_per_s)));
-            report.add(&format!("{name}: fetches"), per_s, "IOPS", peer, &settings);
+            report.add(&format!("{name}: fetches in a second"), per_s, "IOPS", peer, &settings);
             if in_memory.reads == 1.0 && !disk.is_empty() {
                 show_cost(&name, in_memory, tally, disk, &settings, report);
             }

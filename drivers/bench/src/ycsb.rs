@@ -79,54 +79,98 @@ fn copy_out(table: &Table, keys: &[[u8; 8]], at: &mut usize, duration: Duration)
     Ok(copied as f64 / started.elapsed().as_secs_f64())
 }
 
+const KINDS: [(&str, AntiCaching); 3] =
+    [("anticache-off", AntiCaching::Off), ("anticache-alru", AntiCaching::Alru), ("anticache-lru", AntiCaching::Lru)];
+/// Mixes and their shares of reads.
+const MIXES: [(&str, f64); 2] = [("read-only", 1.0), ("50/50", 0.5)];
+
+/// What one mix measured, a value for each round.
+struct Measured {
+    requests: Requests,
+    /// The keys of the requests, in their order.
+    keys: Vec<[u8; 8]>,
+    at: usize,
+    copies: Vec<f64>,
+    rates: [Vec<f64>; KINDS.len()],
+    sums: [Done; KINDS.len()],
+}
+
+impl Measured {
+    fn new(records: u64, read_share: f64) -> anyhow::Result<Self> {
+        let drawn = draw(records, read_share, DRAWN)?;
+        let keys = drawn.iter().filter_map(|(_, params)| params.first_chunk::<8>().copied()).collect();
+        let requests = Requests::new(wire(&drawn));
+        Ok(Self { requests, keys, at: 0, copies: Vec::new(), rates: Default::default(), sums: Default::default() })
+    }
+
+    /// Every variant's turn, the first time only to warm up.
+    fn round(&mut self, variants: &mut [(usize, Driver)], duration: Duration, copies: bool) -> anyhow::Result<()> {
+        for counts in [false, true] {
+            for (kind, driver) in &mut *variants {
+                let done = driver.run(&mut self.requests, PACE, if counts { duration } else { duration / 4 })?;
+                if counts {
+                    self.rates[*kind].push(done.per_s());
+                    self.sums[*kind].add(done);
+                }
+            }
+        }
+        if let Some((_, off)) = variants.iter().find(|(kind, _)| copies && *kind == 0) {
+            let table = &off.partition.tables()[0];
+            self.copies.push(copy_out(table, &self.keys, &mut self.at, duration)?);
+        }
+        Ok(())
+    }
+
+    fn show(&self, mix: &str, settings: &str, report: &mut Report) {
+        let off = KINDS[0].0;
+        if !self.copies.is_empty() {
+            let name = format!("YCSB in process, {mix}: look-ups and copies without transactions");
+            let peer = (off, ratio(&self.copies, &self.rates[0]));
+            report.add(&name, median(&self.copies), "rows/s", Some(peer), settings);
+        }
+        for (((kind, _), rates), sum) in KINDS.iter().zip(&self.rates).zip(&self.sums) {
+            let (name, peer) = (format!("YCSB in process, {mix}: {kind}"), (off, ratio(rates, &self.rates[0])));
+            report.add(&name, median(rates), "txn/s", Some(peer), settings);
+            sum.show_counts(&name, settings, report);
+        }
+    }
+}
+
+/// The databases of a round, loaded anew and each time in another order: where one lies in memory decides about some percent of its speed, for as long as
+/// it lives, and the first to be loaded is not better off every time.
+fn load(records: u64, round: usize, parent: &Path) -> anyhow::Result<Vec<(usize, Driver)>> {
+    let mut variants = Vec::new();
+    for turn in 0..KINDS.len() {
+        let kind = (round + turn) % KINDS.len();
+        let (name, anticaching) = KINDS[kind];
+        let config = in_memory(anticaching, Log::Off, records, &directory(parent, &format!("{name}-{round}"))?);
+        let mut driver: Driver = Driver::open(&config)?;
+        driver.call(load_calls(records, 100).map(|params| (LOAD, params)))?;
+        variants.push((kind, driver));
+    }
+    Ok(variants)
+}
+
 pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow::Result<()> {
     harness::bind_to_last();
     let records = arguments.records;
-    let kinds = [
-        ("anticache-off", AntiCaching::Off),
-        ("anticache-alru", AntiCaching::Alru),
-        ("anticache-lru", AntiCaching::Lru),
-    ];
-    let mut variants = Vec::new();
-    for (name, anticaching) in kinds {
-        let config = in_memory(anticaching, Log::Off, records, &directory(parent, name)?);
-        let mut driver: Driver = Driver::open(&config)?;
-        driver.call(load_calls(records, 100).map(|params| (LOAD, params)))?;
-        variants.push((name, driver));
-    }
     let duration = Duration::from_secs_f64(arguments.seconds);
-    let settings =
-        format!("1 partition, 1 core, in process, {records} records x {ROW_BYTES} B, Zipf 1.0, in memory, log off");
-    for (mix, read_share) in [("read-only", 1.0), ("50/50", 0.5)] {
-        let drawn = draw(records, read_share, DRAWN)?;
-        let mut requests = Requests::new(wire(&drawn));
-        let (mut rates, mut sums) = (vec![Vec::new(); variants.len()], vec![Done::default(); variants.len()]);
-        let keys: Vec<_> = drawn.iter().filter_map(|(_, params)| params.first_chunk::<8>().copied()).collect();
-        let (mut copies, mut at) = (Vec::new(), 0);
-        for round in 0..=arguments.rounds {
-            for (((_, driver), rates), sum) in variants.iter_mut().zip(&mut rates).zip(&mut sums) {
-                let done = driver.run(&mut requests, PACE, duration)?;
-                if round > 0 {
-                    sum.add(done);
-                    rates.push(done.per_s());
-                }
-            }
-            if read_share == 1.0 {
-                let rate = copy_out(&variants[0].1.partition.tables()[0], &keys, &mut at, duration)?;
-                if round > 0 {
-                    copies.push(rate);
-                }
-            }
+    let mut measured = Vec::new();
+    for (_, read_share) in MIXES {
+        measured.push(Measured::new(records, read_share)?);
+    }
+    for round in 0..arguments.rounds {
+        let mut variants = load(records, round, parent)?;
+        for (of_mix, (_, read_share)) in measured.iter_mut().zip(MIXES) {
+            of_mix.round(&mut variants, duration, read_share == 1.0)?;
         }
-        if read_share == 1.0 {
-            let name = "YCSB in process, read-only: look-ups and copies without transactions";
-            report.add(name, median(&copies), "rows/s", Some((kinds[0].0, ratio(&copies, &rates[0]))), &settings);
-        }
-        for (((name, _), of), sum) in variants.iter().zip(&rates).zip(&sums) {
-            let (name, peer) = (format!("YCSB in process, {mix}: {name}"), (kinds[0].0, ratio(of, &rates[0])));
-            report.add(&name, median(of), "txn/s", Some(peer), &settings);
-            sum.show_counts(&name, &settings, report);
-        }
+    }
+    let settings = format!(
+        "1 partition, 1 core, in process, {records} records x {ROW_BYTES} B, Zipf 1.0, in memory, log off, loaded anew for each of {} rounds",
+        arguments.rounds
+    );
+    for (of_mix, (mix, _)) in measured.iter().zip(MIXES) {
+        of_mix.show(mix, &settings, report);
     }
     Ok(())
 }

@@ -318,6 +318,11 @@ def publish(
         warn(disturbing)
     shown = to is None or to.resolve().parent == context.PUBLISHED.resolve()
     copy = publication.publish(source, to or context.PUBLISHED / source.key.scale, merge=not shown)
+    if unclean := publication.unclean(copy):
+        warn(
+            f"{unclean} of {len(copy.trials)} trials were measured by code with uncommitted changes, which nobody else"
+            " can have: commit what measures, then measure these anew"
+        )
     states = Counter(copy.states().values())
     if shown:
         if states["planned"]:

@@ -61,6 +61,12 @@ def publish(run: Run, target: Path, *, merge: bool = False) -> Run:
     return Run(target)
 
 
+def unclean(copy: Run) -> int:
+    """Count the measured trials whose code had changes that are in no commit."""
+    table = collect.read(copy.path)
+    return int((table["dirty"].fillna(value=False) & ~table["status"].isin(["failed", "planned"])).sum())
+
+
 def _in_one_form(directory: Path) -> None:
     for pattern in ("*.json", "code/*.json", "attempts/*/*/result.json"):
         for path in directory.glob(pattern):

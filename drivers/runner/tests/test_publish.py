@@ -108,6 +108,15 @@ def test_the_same_run_gives_the_same_bytes(run: Run, tmp_path: Path) -> None:
     assert first == _bytes(publish.publish(run, tmp_path / "one").path), "an earlier publication is replaced"
 
 
+def test_trials_of_code_that_is_in_no_commit_are_counted(run: Run, tmp_path: Path) -> None:
+    table = collect.collect(run)
+    measured = table.index[~table["status"].isin(["failed", "planned"])]
+    for dirty in ([], [measured[0]], list(measured)):
+        changed = table.assign(dirty=[index in dirty for index in table.index])
+        collect.write(changed, run.path)
+        assert publish.unclean(run) == len(dirty)
+
+
 def test_what_cannot_be_published_or_replaced(run: Run, tmp_path: Path) -> None:
     copy = publish.publish(run, tmp_path / "one")
     with pytest.raises(InputError, match="is published already"):

@@ -25,10 +25,10 @@ pub struct Arguments {
     #[arg(long, default_value_t = 2_000_000)]
     records: u64,
     /// Seconds of each measurement.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.6)]
     seconds: f64,
-    /// Times that every variant has its turn.
-    #[arg(long, default_value_t = 5)]
+    /// Times that every variant is loaded and has its turn.
+    #[arg(long, default_value_t = 9)]
     rounds: usize,
 }
 

@@ -191,7 +191,7 @@ def datasync(table: pd.DataFrame) -> Figure:
     return sweeps.draw(table, panels, series="durability", columns=len(present))
 
 
-def datasync_tpcc(table: pd.DataFrame) -> Figure:
+def tpcc_by_call(table: pd.DataFrame) -> Figure:
     """Draw throughput of TPC-C by data/memory ratio, a panel for each system, a line for each call."""
     present = [system for system in SYSTEMS if (table["system"] == system).any()]
     panels = [Panel(SYSTEMS[system].label, where=(("system", system),)) for system in present]
@@ -240,9 +240,9 @@ ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFr
     "beyond-scale": (scale, partial(sweeps.against, base="mysql", series="system")),
     "beyond-log": (log, logs),
     "beyond-datasync": (datasync, logs),
-    "beyond-datasync-tpcc": (datasync_tpcc, logs),
+    "beyond-datasync-tpcc": (tpcc_by_call, logs),
     "beyond-warehouses": (warehouses, partial(sweeps.against, base="mysql", series="system")),
-    "beyond-warehouses-datasync": (datasync_tpcc, logs),
+    "beyond-warehouses-datasync": (tpcc_by_call, logs),
     "beyond-readers": (readers, partial(sweeps.against, base="durable", series="answer_readers")),
     "beyond-terminals": (terminals, partial(sweeps.against, base="mysql", series="system")),
 }

@@ -217,8 +217,13 @@ def test_the_gain_over_mysql_is_shown_by_the_number_of_records(recorded: pd.Data
     )
 
 
+def _trials(recorded: pd.DataFrame, different: list[dict[str, Any]], **same: Any) -> pd.DataFrame:
+    """Trials like a recorded one, with what all of them, and what each has of its own."""
+    like = _of(recorded, "beyond-keys").iloc[0].to_dict() | {"status": "ok", "flags": ""} | same
+    return pd.DataFrame([like | own | {"trial_hash": str(n)} for n, own in enumerate(different)])
+
+
 def test_a_log_that_nothing_waits_for_stands_beside_figure_6(recorded: pd.DataFrame, tmp_path: Path) -> None:
-    like = _of(recorded, "beyond-keys").assign(status="ok", flags="", mix="write-heavy", skew=1.5).iloc[0].to_dict()
     measured = [
         ("fig06", "sync", 1.5, "mysql", 100.0),
         ("fig06", "sync", 1.5, "anticache-alru", 400.0),
@@ -227,20 +232,19 @@ def test_a_log_that_nothing_waits_for_stands_beside_figure_6(recorded: pd.DataFr
         ("beyond-log", "off", 1.5, "anticache-alru", 5000.0),
     ]
     names = ("experiment", "durability", "skew", "system", "throughput_txn_s")
-    rows = [{**like, **dict(zip(names, row, strict=True)), "trial_hash": str(n)} for n, row in enumerate(measured)]
-    collect.write(pd.DataFrame(rows), tmp_path)
+    rows = _trials(recorded, [dict(zip(names, row, strict=True)) for row in measured], mix="write-heavy")
+    collect.write(rows, tmp_path)
     table = beyond.trials("beyond-log", tmp_path)
     assert set(table["throughput_txn_s"]) == {100.0, 400.0, 500.0, 5000.0}, "other cells of Figure 6 are not compared"
     assert _drawn(beyond.log(table), 1) == [400.0, 5000.0]
     shown = beyond.logs(table).set_index("log")["anticache-alru / mysql"]
     assert dict(shown) == {"not waited for": "10", "answered when synced": "4"}
-    collect.write(pd.DataFrame(rows[3:]), tmp_path)
+    collect.write(rows[3:].reset_index(drop=True), tmp_path)
     alone = beyond.trials("beyond-log", tmp_path)
     assert set(alone["throughput_txn_s"]) == {500.0, 5000.0}, "a run without Figure 6 shows what it has"
 
 
 def test_a_log_synced_with_fdatasync_stands_beside_both_figures(recorded: pd.DataFrame, tmp_path: Path) -> None:
-    like = _of(recorded, "beyond-keys").assign(status="ok", flags="").iloc[0].to_dict()
     ycsb: dict[str, Any] = {"mix": "write-heavy", "skew": 1.5}
     tpcc: dict[str, Any] = {"mix": "", "skew": None, "benchmark": "tpcc"}
     measured: list[tuple[str, str, int, str, float, dict[str, Any]]] = [
@@ -254,11 +258,7 @@ def test_a_log_synced_with_fdatasync_stands_beside_both_figures(recorded: pd.Dat
         ("beyond-datasync-tpcc", "datasync", 1, "anticache-alru", 600.0, tpcc),
     ]
     names = ("experiment", "durability", "data_memory_ratio", "system", "throughput_txn_s")
-    rows = [
-        {**like, **dict(zip(names, row[:-1], strict=True)), **row[5], "trial_hash": str(n)}
-        for n, row in enumerate(measured)
-    ]
-    collect.write(pd.DataFrame(rows), tmp_path)
+    collect.write(_trials(recorded, [dict(zip(names, row[:-1], strict=True)) | row[5] for row in measured]), tmp_path)
     table = beyond.trials("beyond-datasync", tmp_path)
     assert set(table["throughput_txn_s"]) == {100.0, 300.0, 900.0}
     assert [axes.get_title("left") for axes in beyond.datasync(table).axes] == ["MySQL, write-heavy, 1x"]
@@ -266,12 +266,11 @@ def test_a_log_synced_with_fdatasync_stands_beside_both_figures(recorded: pd.Dat
     assert dict(shown) == {"fsync made fdatasync": "3", "answered when synced": "not measured"}
     table = beyond.trials("beyond-datasync-tpcc", tmp_path)
     assert set(table["throughput_txn_s"]) == {50.0, 75.0, 600.0}, "cells without mix and skew are compared too"
-    assert _drawn(beyond.datasync_tpcc(table), 0) == [50.0, 75.0]
+    assert _drawn(beyond.tpcc_by_call(table), 0) == [50.0, 75.0]
     assert dict(beyond.logs(table).set_index("log")["anticache-alru / mysql"])["fsync made fdatasync"] == "8"
 
 
 def test_tpcc_in_many_warehouses_is_drawn_by_system_and_by_call(recorded: pd.DataFrame, tmp_path: Path) -> None:
-    like = _of(recorded, "beyond-keys").assign(status="ok", flags="", mix="", skew=None, benchmark="tpcc")
     measured = [
         ("beyond-warehouses", "sync", 1, "mysql", 100.0),
         ("beyond-warehouses", "sync", 8, "mysql", 90.0),
@@ -280,16 +279,13 @@ def test_tpcc_in_many_warehouses_is_drawn_by_system_and_by_call(recorded: pd.Dat
         ("fig07", "sync", 8, "mysql", 7.0),
     ]
     names = ("experiment", "durability", "data_memory_ratio", "system", "throughput_txn_s")
-    rows = [
-        {**like.iloc[0].to_dict(), **dict(zip(names, row, strict=True)), "trial_hash": str(n)}
-        for n, row in enumerate(measured)
-    ]
-    collect.write(pd.DataFrame(rows), tmp_path)
+    rows = [dict(zip(names, row, strict=True)) for row in measured]
+    collect.write(_trials(recorded, rows, mix="", skew=None, benchmark="tpcc"), tmp_path)
     table = beyond.trials("beyond-warehouses", tmp_path)
     assert _drawn(beyond.warehouses(table), 0) == [90.0, 100.0, 450.0]
     assert "5" in set(beyond.ABLATIONS["beyond-warehouses"][1](table)["anticache-alru / mysql"])
     table = beyond.trials("beyond-warehouses-datasync", tmp_path)
-    assert _drawn(beyond.datasync_tpcc(table), 0) == [90.0, 300.0], "only the cells that both have"
+    assert _drawn(beyond.tpcc_by_call(table), 0) == [90.0, 300.0], "only the cells that both have"
 
 
 def test_more_series_than_looks_are_refused() -> None:

@@ -36,7 +36,7 @@ WHAT = --scale "$(SCALE)" --inventory "$(INVENTORY)" --disk "$(DISK)" $(WHERE) $
 # What FIG asks for: `all`, or names as the targets have them; one that does not exist is left for the runner to refuse.
 PLANNED = $(if $(filter all,$(FIG)),$(EXISTING),$(foreach name,$(subst $(COMMA), ,$(FIG)),$(or $(call EXPERIMENTS_OF,$(name)),$(name))))
 
-.PHONY: help doctor setup python provision lock build compile compile-tests smoke test lint plan $(FIGURES) all figures claims report compare publish notebooks status retry stop bench clean
+.PHONY: help doctor setup python provision lock build compile compile-tests smoke test lint plan $(FIGURES) all figures claims report compare publish notebooks status retry stop bench counts clean
 
 help: ## List the targets and variables
 	@missing='$(strip $(foreach name,$(FIGURES),$(if $(call EXPERIMENTS_OF,$(name)),,$(name))))'
@@ -165,6 +165,10 @@ bench: build ## Measure engine, drivers and disk, with PEERS=1 other stores too;
 	  echo 'bench: compiling the stores that the engine is compared with takes 20 minutes on two cores the first time' >&2
 	fi
 	$(CARGO) run --release --locked -p anticache-bench $(if $(filter 1,$(PEERS)),--features peers) -- all --json "$(abspath $(RESULTS))/bench/latest.json"
+
+counts: build ## Count a transaction's instructions and cache misses in a simulated processor (valgrind); writes RESULTS/bench/counts.json
+	@setup/bootstrap.sh --counts
+	$(CARGO) run --release --locked -p anticache-bench -- counts --json "$(abspath $(RESULTS))/bench/counts.json"
 
 clean: ## Stop the servers that were started here, remove var/ and RESULTS/runs
 	@if command -v python3 >/dev/null; then python3 setup/clean.py --results "$(RESULTS)"; fi

@@ -4,6 +4,7 @@
 #   setup/bootstrap.sh            do it
 #   setup/bootstrap.sh --python   only the Python environment: what figures, claims and report need
 #   setup/bootstrap.sh --peers    only the packages of `PEERS=1 make bench`, which nothing else needs
+#   setup/bootstrap.sh --counts   only those of `make counts`, likewise
 #   setup/bootstrap.sh --lock     only make requirements.lock anew from requirements.in
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -132,10 +133,13 @@ make_lock() {
 
 mkdir -p "$TOOLS"
 if [ "${1:-}" = --lock ]; then make_lock; exit; fi
-[ $# -eq 0 ] || [ "$*" = --python ] || [ "$*" = --peers ] || fail "unknown argument \"$*\": none, --python, --peers or --lock"
+case $* in
+  ''|--python|--peers|--counts) ;;
+  *) fail "unknown argument \"$*\": none, --python, --peers, --counts or --lock" ;;
+esac
 exec 9> "$TOOLS/setup.lock"
 flock -w 900 9 || fail "another set-up has been running for 15 minutes (lock $TOOLS/setup.lock)"
-if [ "${1:-}" = --peers ]; then install_packages setup/peers-packages.txt; exit; fi
+case ${1:-} in --peers|--counts) install_packages "setup/${1#--}-packages.txt"; exit ;; esac
 if [ $# -eq 0 ]; then
   install_packages setup/debian-packages-python.txt setup/debian-packages.txt
   record_rust

@@ -22,7 +22,7 @@ SLEEPER = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(
 
 STABLE_TARGETS = (
     *("help", "doctor", "setup", "smoke", "test", "lint", "plan", "all"),
-    *("figures", "claims", "report", "publish", "status", "retry", "stop", "bench", "clean"),
+    *("figures", "claims", "report", "publish", "status", "retry", "stop", "bench", "counts", "clean"),
 )
 
 
@@ -103,16 +103,17 @@ def test_the_python_side_alone_asks_for_neither_compiler_nor_rust(tmp_path: Path
     assert not (tmp_path / ".tools" / "cargo-directory").exists()
 
 
-def test_only_a_comparison_with_other_stores_asks_for_their_packages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["peers", "counts"])
+def test_only_who_needs_more_packages_asks_for_them(tmp_path: Path, what: str) -> None:
     (tmp_path / "setup").mkdir()
     shutil.copy(ROOT / "setup" / "bootstrap.sh", tmp_path / "setup")
     shutil.copy(ROOT / "Cargo.toml", tmp_path)
-    (tmp_path / "setup" / "peers-packages.txt").write_text("gcc when-raining\n")
+    (tmp_path / "setup" / f"{what}-packages.txt").write_text("gcc when-raining\n")
     (tmp_path / "setup" / "debian-packages.txt").write_text("gcc when-snowing\n")
     (tmp_path / "setup" / "debian-packages-python.txt").write_text("")
     script = str(tmp_path / "setup" / "bootstrap.sh")
-    with_stores, without = run(script, "--peers").stderr, run(script).stderr
-    assert "when-raining" in with_stores and "when-snowing" not in with_stores
+    with_them, without = run(script, f"--{what}").stderr, run(script).stderr
+    assert "when-raining" in with_them and "when-snowing" not in with_them
     assert "when-snowing" in without and "when-raining" not in without
 
 

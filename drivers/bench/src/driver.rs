@@ -56,6 +56,16 @@ impl Requests {
         self.at == self.wire.len()
     }
 
+    /// Takes the next so many out, to be gone through by themselves; all that are left when there are not so many.
+    ///
+    /// # Errors
+    /// When these are no requests.
+    pub fn take(&mut self, count: usize) -> anyhow::Result<Self> {
+        let from = self.at;
+        self.at += parse_requests(&self.wire[from..], count, &mut Vec::new())?;
+        Ok(Self::new(self.wire[from..self.at].to_vec()))
+    }
+
     /// Others in their place, written into the same memory.
     pub fn renew(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.wire);
@@ -188,9 +198,11 @@ impl<S: Sink> Driver<S> {
         } else {
             let replies = self.sink.replies();
             std::hint::black_box(&replies.0);
-            replies.0.clear();
             let counters = self.partition.counters();
-            anyhow::ensure!(counters.failed == 0, "transactions have failed: {counters:?}");
+            if counters.failed > 0 {
+                anyhow::bail!("{}: {counters:?}", replies.failures().join("; "));
+            }
+            replies.0.clear();
             self.ended = counters.committed + counters.aborted;
         }
         Ok((self.ended - before) as usize)
@@ -362,6 +374,10 @@ mod tests {
             tokens.push(heads.iter().map(|head| head.token).collect::<Vec<_>>());
         }
         assert_eq!(tokens, [vec![0, 1], vec![2, 3], vec![4], vec![0, 1]]);
+        let mut taken = requests.take(2).unwrap();
+        taken.next(5, &mut heads).unwrap();
+        assert_eq!(heads.iter().map(|head| head.token).collect::<Vec<_>>(), [2, 3]);
+        assert!(taken.is_over() && !requests.is_over());
     }
 
     #[test]

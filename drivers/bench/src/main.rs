@@ -15,6 +15,7 @@ use harness::Report;
 
 mod all;
 mod counters;
+mod counts;
 mod disk;
 mod driver;
 mod drivers;
@@ -74,6 +75,8 @@ enum What {
     Durability(durability::Arguments),
     /// The terminals, on a system that answers at once, and on MySQL beside what the server takes.
     Drivers(drivers::Arguments),
+    /// Instructions and cache misses of a transaction, in a simulated processor (valgrind).
+    Counts(counts::Arguments),
     /// The machine's own disk, and the emulated one against its model.
     Disk(disk::Arguments),
     /// YCSB in memory on other stores, beside the engine.
@@ -100,6 +103,7 @@ fn run(what: What, directory: &Path, json: Option<PathBuf>) -> anyhow::Result<()
         What::Multi(arguments) => multi::run(arguments, directory, report),
         What::Durability(arguments) => durability::run(arguments, directory, report),
         What::Drivers(arguments) => drivers::run(arguments, directory, report),
+        What::Counts(arguments) => counts::run(arguments, directory, report),
         What::Disk(arguments) => disk::run(arguments, directory, report),
         #[cfg(feature = "peers")]
         What::Peers(arguments) => peers::run(arguments, directory, report),

@@ -11,7 +11,6 @@ use anticache_engine::config::{Config, FetchUnit};
 use anticache_engine::procedure::tpcc::DISTRICTS;
 use anticache_engine::procedure::tpcc::generate::Scale;
 use anticache_engine::stats::Counters;
-use clap::Parser;
 
 use crate::driver::{Done, Driver, Pace, Requests, directory};
 use crate::harness::{self, Report, median, ratio, schema};
@@ -29,18 +28,6 @@ const ORDER_BYTES: f64 = 1000.0;
 const EVICTED_ORDER_BYTES: f64 = 400.0;
 /// Memory for what transactions add in a second, where nothing is to be evicted.
 const GROWTH_BYTES: f64 = 400e6;
-
-/// How large the database is, and what is fetched of what was evicted.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Size {
-    InMemory,
-    GrownBlocks,
-    GrownSectors,
-}
-
-impl Size {
-    const ALL: [Self; 3] = [Self::InMemory, Self::GrownBlocks, Self::GrownSectors];
-}
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -74,19 +61,6 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// As on the command line, with so many warehouses and items, the others in proportion to the items, and room for what a quarter of a second adds.
-    pub fn scaled(warehouses: i16, items: i32) -> Self {
-        #[derive(Parser)]
-        struct CommandLine {
-            #[command(flatten)]
-            arguments: Arguments,
-        }
-        let of = CommandLine::parse_from(["growth"]).arguments;
-        let part = |of_all: i32| (f64::from(of_all) * f64::from(items) / f64::from(of.items)).max(30.0) as i32;
-        let (customers, orders) = (part(of.customers), part(of.orders));
-        Self { warehouses, items, customers, orders, seconds: 0.25, rounds: 0, ..of }
-    }
-
     /// Scale and budget in bytes of a database that has grown to so many times its memory.
     fn size(&self, ratio: f64) -> (Scale, u64) {
         let (warehouses, districts) = (f64::from(self.warehouses), f64::from(self.warehouses) * f64::from(DISTRICTS));
@@ -113,49 +87,6 @@ impl Arguments {
         harness::apply(&mut json, &self.settings)?;
         Ok(Config { fetch, ..serde_json::from_value(json)? })
     }
-
-    pub fn pace(&self) -> Pace {
-        Pace { outstanding: self.outstanding, batch: BATCH }
-    }
-
-    pub fn describe(&self) -> String {
-        format!(
-            "{} warehouses, {} items, {} customers and {} orders of a district at 1x, home warehouse only, {} outstanding{}",
-            self.warehouses,
-            self.items,
-            self.customers,
-            self.orders,
-            self.outstanding,
-            self.settings.iter().map(|setting| format!(", {setting}")).collect::<String>()
-        )
-    }
-
-    fn name(&self, size: Size) -> String {
-        match size {
-            Size::InMemory => "all in memory".to_owned(),
-            Size::GrownBlocks => format!("{}x the memory, blocks fetched", self.ratio),
-            Size::GrownSectors => format!("{}x the memory, sectors fetched", self.ratio),
-        }
-    }
-
-    /// A database of this size, loaded, and requests for it.
-    ///
-    /// # Errors
-    /// What the engine says.
-    pub fn load(&self, size: Size, parent: &Path) -> anyhow::Result<(Driver, Requests)> {
-        let (scale, budget_bytes) = if size == Size::InMemory {
-            let (scale, memory_bytes) = self.size(1.0);
-            let growth_bytes = GROWTH_BYTES * self.seconds * (self.rounds + 1) as f64;
-            (scale, 2 * memory_bytes + growth_bytes as u64)
-        } else {
-            self.size(self.ratio)
-        };
-        let fetch = if size == Size::GrownSectors { FetchUnit::Sectors } else { FetchUnit::Block };
-        let mut driver = Driver::open(&self.config(budget_bytes, fetch, &directory(parent, &self.name(size))?)?)?;
-        tpcc::load(&mut driver, scale)?;
-        let terminals = self.outstanding.max(usize::from(self.warehouses.unsigned_abs()));
-        Ok((driver, tpcc::draw(scale, terminals as u64, None)?))
-    }
 }
 
 struct Variant {
@@ -168,18 +99,40 @@ struct Variant {
     before: Counters,
 }
 
+impl Variant {
+    fn new(
+        arguments: &Arguments,
+        name: String,
+        (scale, budget_bytes): (Scale, u64),
+        fetch: FetchUnit,
+        parent: &Path,
+    ) -> anyhow::Result<Self> {
+        let mut driver = Driver::open(&arguments.config(budget_bytes, fetch, &directory(parent, &name)?)?)?;
+        tpcc::load(&mut driver, scale)?;
+        let terminals = arguments.outstanding.max(usize::from(arguments.warehouses.unsigned_abs()));
+        let requests = tpcc::draw(scale, terminals as u64, None)?;
+        let (done, before) = (Done::default(), Counters::default());
+        Ok(Self { name, driver, requests, done, rates: Vec::new(), before })
+    }
+}
+
 pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow::Result<()> {
     harness::bind_to_last();
-    let mut variants = Vec::new();
-    for size in Size::ALL {
-        let (driver, requests) = arguments.load(size, parent)?;
-        let (name, done, before) = (arguments.name(size), Done::default(), Counters::default());
-        variants.push(Variant { name, driver, requests, done, rates: Vec::new(), before });
-    }
+    let (scale, memory_bytes) = arguments.size(1.0);
+    let growth_bytes = GROWTH_BYTES * arguments.seconds * (arguments.rounds + 1) as f64;
+    let in_memory_bytes = 2 * memory_bytes + growth_bytes as u64;
+    let grown = arguments.size(arguments.ratio);
+    let name = |fetched: &str| format!("{}x the memory, {fetched} fetched", arguments.ratio);
+    let mut variants = [
+        Variant::new(arguments, "all in memory".to_owned(), (scale, in_memory_bytes), FetchUnit::Block, parent)?,
+        Variant::new(arguments, name("blocks"), grown, FetchUnit::Block, parent)?,
+        Variant::new(arguments, name("sectors"), grown, FetchUnit::Sectors, parent)?,
+    ];
+    let pace = Pace { outstanding: arguments.outstanding, batch: BATCH };
     for round in 0..=arguments.rounds {
         for variant in &mut variants {
             let duration = Duration::from_secs_f64(arguments.seconds);
-            let done = variant.driver.run(&mut variant.requests, arguments.pace(), duration)?;
+            let done = variant.driver.run(&mut variant.requests, pace, duration)?;
             if round > 0 {
                 variant.done.add(done);
                 variant.rates.push(done.per_s());
@@ -192,9 +145,17 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
     Ok(())
 }
 
-fn show(arguments: &Arguments, variants: &[Variant], report: &mut Report) {
-    let settings = format!("1 partition, in process, {}, log off", arguments.describe());
-    let [in_memory, larger @ ..] = variants else { return };
+fn show(arguments: &Arguments, variants: &[Variant; 3], report: &mut Report) {
+    let settings = format!(
+        "1 partition, in process, {} warehouses, {} items, {} customers and {} orders of a district at 1x, home warehouse only, log off, {} outstanding{}",
+        arguments.warehouses,
+        arguments.items,
+        arguments.customers,
+        arguments.orders,
+        arguments.outstanding,
+        arguments.settings.iter().map(|setting| format!(", {setting}")).collect::<String>()
+    );
+    let [in_memory, larger @ ..] = variants;
     let name = |variant: &Variant| format!("TPC-C grown in process, full mix: {}", variant.name);
     report.add(&name(in_memory), median(&in_memory.rates), "txn/s", None, &settings);
     in_memory.done.show_counts(&name(in_memory), &settings, report);

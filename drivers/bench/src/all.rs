@@ -46,7 +46,7 @@ impl Arguments {
 }
 
 /// Seconds for what is left, when what was done took longer or shorter than expected.
-fn left_s(expected_done_s: f64, took_s: f64, expected_left_s: f64) -> f64 {
+pub fn left_s(expected_done_s: f64, took_s: f64, expected_left_s: f64) -> f64 {
     let pace = if expected_done_s > 0.0 { took_s / expected_done_s } else { 1.0 };
     expected_left_s * pace
 }

@@ -14,6 +14,7 @@ use anticache_engine::config::{AntiCaching, Config, Log};
 use anticache_engine::procedure::tpcc::generate::Scale;
 use anyhow::{Context, ensure};
 
+use crate::all::left_s;
 use crate::driver::{Driver, Pace, Requests};
 use crate::harness::ycsb::{LOAD, ROW_BYTES, draw, load_calls, wire};
 use crate::harness::{BATCH, Report, schema};
@@ -158,6 +159,8 @@ impl Arguments {
 
     fn recovery(&self, log: bool, directory: &Path) -> anyhow::Result<f64> {
         let config = in_memory(AntiCaching::Alru, Log::Sync, self.records, directory);
+        // Of the segment in which the snapshot begins all is read, also what loading has written.
+        let config = Config { log_segment_bytes: 16 << 20, ..config };
         let (mut driver, mut requests) = self.loaded(&config, 0.5)?;
         driver.begin_snapshot()?;
         driver.settle()?;
@@ -234,9 +237,9 @@ pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyh
     let (started, mut counts) = (Instant::now(), Vec::new());
     let mut done_s = 0.0;
     for (at, case) in chosen.iter().enumerate() {
-        let left_s: f64 = chosen[at..].iter().map(|case| case.expected_s).sum();
-        let pace = if at == 0 { 1.0 } else { started.elapsed().as_secs_f64() / done_s };
-        eprintln!("[{}/{}] {}; all that is left: about {:.0} s", at + 1, chosen.len(), case.name, left_s * pace);
+        let expected_left_s: f64 = chosen[at..].iter().map(|case| case.expected_s).sum();
+        let left_s = left_s(done_s, started.elapsed().as_secs_f64(), expected_left_s);
+        eprintln!("[{}/{}] {}; all that is left: about {left_s:.0} s", at + 1, chosen.len(), case.name);
         let of_case = count(case, arguments, directory)?;
         let peer = counts.iter().find(|(name, _): &&(&str, [f64; SHOWN.len()])| Some(*name) == case.peer);
         for (kind, (what, _)) in SHOWN.iter().enumerate() {

@@ -116,6 +116,20 @@ impl HashIndex {
         self.main.allocated_bytes() + self.overflow.allocated_bytes()
     }
 
+    /// Grows an empty index to what it will have when that many entries have come, so that none of them is looked at again on the way. False, and nothing
+    /// is changed, when there is no address space for as many.
+    pub fn reserve(&mut self, entries: u64) -> bool {
+        debug_assert!(self.is_empty());
+        let buckets = entries.saturating_mul(16).div_ceil(ENTRIES_PER_16_BUCKETS);
+        if buckets > self.main.capacity() as u64 {
+            return false;
+        }
+        let buckets = (buckets as usize).max(self.main.len());
+        self.main.grow(buckets - self.main.len());
+        self.round_mask = (1 << buckets.ilog2()) - 1;
+        true
+    }
+
     #[inline(always)]
     fn bucket_of(&self, hash: u64) -> usize {
         let wide = (hash & (2 * self.round_mask + 1)) as usize;
@@ -429,6 +443,26 @@ mod tests {
             assert_eq!(found, (0..run).step_by(100).collect::<Vec<_>>());
         }
         assert!(index.allocated_bytes() <= 2 * first_bytes, "{} bytes after {first_bytes}", index.allocated_bytes());
+    }
+
+    #[test]
+    fn what_is_reserved_is_what_it_would_have_grown_to() {
+        let hash = |key: u32| hash_key(&u64::from(key).to_le_bytes());
+        for entries in [0u32, 1, 137, 138, 139, 276, 277, 5000, 70_000] {
+            let [mut grown, mut reserved] = [(); 2].map(|()| HashIndex::new(1 << 17).unwrap());
+            assert!(reserved.reserve(u64::from(entries)));
+            for key in 0..entries {
+                grown.insert(hash(key), key, hash, |_| ());
+                reserved.insert(hash(key), key, |_| unreachable!("nothing is divided"), |_| ());
+            }
+            let shape = |index: &HashIndex| (index.main.len(), index.round_mask, index.len());
+            assert_eq!(shape(&grown), shape(&reserved), "{entries} entries");
+            assert!((0..entries).all(|key| reserved.find(hash(key), |handle| handle == key) == Some(key)));
+            // It goes on as any other.
+            (entries..2 * entries).for_each(|key| reserved.insert(hash(key), key, hash, |_| ()));
+            assert!((0..2 * entries).all(|key| reserved.find(hash(key), |handle| handle == key) == Some(key)));
+        }
+        assert!(!HashIndex::new(1 << 10).unwrap().reserve(1 << 40));
     }
 
     #[test]

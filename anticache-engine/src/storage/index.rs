@@ -135,6 +135,14 @@ impl Index {
         })
     }
 
+    /// Makes an empty index ready for that many entries, where that saves work; false when there cannot be as many.
+    pub fn reserve(&mut self, entries: u64) -> bool {
+        match self {
+            Self::Hash(index) => index.reserve(entries),
+            Self::Ordered(_) => true,
+        }
+    }
+
     /// Entries.
     pub fn len(&self) -> u64 {
         match self {

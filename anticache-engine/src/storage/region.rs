@@ -201,6 +201,11 @@ impl<T: ZeroValid> RegionVec<T> {
         Ok(Self { region, len: 0, element: PhantomData })
     }
 
+    /// Elements that the reserved address space has room for.
+    pub fn capacity(&self) -> usize {
+        self.region.reserved_bytes() / size_of::<T>()
+    }
+
     /// Appends `count` zero elements.
     ///
     /// # Panics

@@ -75,8 +75,8 @@ struct Loader {
 impl Loader {
     fn read(mut self, mut reader: SnapshotReader) -> Result<Partition, RecoveryError> {
         let id = self.partition.id();
-        for (table, &entries) in self.partition.tables.iter_mut().zip(&self.beginning.entries) {
-            let begun = table.begin_restore(entries as usize, &mut self.partition.meter);
+        for (table, size) in self.partition.tables.iter_mut().zip(&self.beginning.tables) {
+            let begun = table.begin_restore(u64::from(size.tuples), size.entries as usize, &mut self.partition.meter);
             begun.map_err(|problem| RecoveryError::Load { partition: id, problem })?;
         }
         let mut backer = Backer::default();
@@ -247,8 +247,8 @@ impl Loader {
         let Self { mut partition, beginning, last_created_us, .. } = self;
         let mut counts = vec![0; beginning.block_ids as usize];
         if let Some(anticache) = &mut partition.anticache {
-            for (table, (stored, &entries)) in partition.tables.iter().zip(&beginning.entries).enumerate() {
-                for id in (0..entries as EvictedId).filter(|&id| stored.evicted().is_live(id)) {
+            for (table, (stored, size)) in partition.tables.iter().zip(&beginning.tables).enumerate() {
+                for id in (0..size.entries as EvictedId).filter(|&id| stored.evicted().is_live(id)) {
                     let location = stored.evicted().location(id);
                     let state = anticache.blocks.find(location.block_id);
                     let fits = state.is_some_and(|state| usize::from(state.identity.table) == table)
@@ -298,8 +298,8 @@ fn check(
     if beginning.sequence != part.sequence {
         return damaged(format!("sequence {}", part.sequence), beginning.sequence.to_string());
     }
-    if beginning.entries.len() != catalog.tables().len() {
-        return damaged(format!("{} tables", catalog.tables().len()), beginning.entries.len().to_string());
+    if beginning.tables.len() != catalog.tables().len() {
+        return damaged(format!("{} tables", catalog.tables().len()), beginning.tables.len().to_string());
     }
     if ![0, config.eviction_block_bytes].contains(&(beginning.block_bytes as usize)) {
         return damaged(format!("blocks of {} bytes", config.eviction_block_bytes), beginning.block_bytes.to_string());

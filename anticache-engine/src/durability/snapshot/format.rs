@@ -5,13 +5,13 @@
 //!
 //! ```text
 //!  0  magic "ACSX"       4        24  bytes of the payload   4
-//!  4  format version (1) 2        28  zero                  28
+//!  4  format version (2) 2        28  zero                  28
 //!  6  kind               2        56  partition              4
 //!  8  generation         8        60  checksum               4   over the header (this field zero) and the payload
 //! 16  number, from 0     4        64  payload
 //! 20  items              4
 //!
-//! kind 0, beginning   sequence:8 begun:8 (µs of 1970) extent bytes:4 block bytes:4 block ids:4, for each table entries:4
+//! kind 0, beginning   sequence:8 begun:8 (µs of 1970) extent bytes:4 block bytes:4 block ids:4, for each table entries:4 tuples:4
 //! kind 1, rows        items: table:2 length:2 serialized row
 //! kind 2, entries     items: table:2 length:2 entry:4 block:4 offset:4 indexed columns
 //! kind 3, blocks      items: block:4 table:2 zero:2 tuples:4 created:8 used bytes:4
@@ -20,7 +20,7 @@
 //!
 //! The beginning comes first, the end last, the others in any order. Rows and entries are those of [`crate::storage::table::capture::Item`]. `sequence`: the
 //! records of the command log below it are contained. `block ids` and `entries`: every block id and every entry's number is below, so that recovery can
-//! give out others while it reads. Blocks themselves are not in the file; a block's identity is what its header in the block file shows.
+//! give out others while it reads; `tuples` says how many come, in memory or evicted, for which it makes room at once. Blocks themselves are not in the file; a block's identity is what its header in the block file shows.
 
 use crate::anticache::block::BlockIdentity;
 use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
@@ -30,7 +30,7 @@ pub const EXTENT_HEADER_BYTES: usize = 64;
 /// Bytes of a block in a snapshot.
 pub const BLOCK_ITEM_BYTES: usize = 24;
 const MAGIC: [u8; 4] = *b"ACSX";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// Name of a snapshot file.
 pub fn file_name(partition: u32, generation: u64) -> String {
@@ -230,6 +230,15 @@ impl<'bytes> ExtentView<'bytes> {
     }
 }
 
+/// How much of a table a snapshot has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableSize {
+    /// Every Evicted Table entry has a lower number.
+    pub entries: u32,
+    /// Tuples, in memory or evicted.
+    pub tuples: u32,
+}
+
 /// What the first extent says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beginning {
@@ -243,16 +252,17 @@ pub struct Beginning {
     pub block_bytes: u32,
     /// Every block id is below.
     pub block_ids: u32,
-    /// For each table: every Evicted Table entry has a lower number.
-    pub entries: Vec<u32>,
+    /// Of each table.
+    pub tables: Vec<TableSize>,
 }
 
 const BEGINNING_FIXED_BYTES: usize = 28;
+const TABLE_SIZE_BYTES: usize = 8;
 
 impl Beginning {
     /// Bytes of the payload.
     pub fn bytes(&self) -> usize {
-        BEGINNING_FIXED_BYTES + 4 * self.entries.len()
+        BEGINNING_FIXED_BYTES + TABLE_SIZE_BYTES * self.tables.len()
     }
 
     /// Its form in a snapshot.
@@ -262,21 +272,23 @@ impl Beginning {
         out[16..20].copy_from_slice(&self.extent_bytes.to_le_bytes());
         out[20..24].copy_from_slice(&self.block_bytes.to_le_bytes());
         out[24..28].copy_from_slice(&self.block_ids.to_le_bytes());
-        for (place, entries) in out[BEGINNING_FIXED_BYTES..].chunks_exact_mut(4).zip(&self.entries) {
-            place.copy_from_slice(&entries.to_le_bytes());
+        for (place, table) in out[BEGINNING_FIXED_BYTES..].chunks_exact_mut(TABLE_SIZE_BYTES).zip(&self.tables) {
+            place[..4].copy_from_slice(&table.entries.to_le_bytes());
+            place[4..].copy_from_slice(&table.tuples.to_le_bytes());
         }
     }
 
     /// The payload of the first extent.
     pub fn parse(payload: &[u8]) -> Option<Self> {
-        let entries = payload.get(BEGINNING_FIXED_BYTES..).filter(|rest| rest.len().is_multiple_of(4))?;
+        let tables = payload.get(BEGINNING_FIXED_BYTES..).filter(|rest| rest.len().is_multiple_of(TABLE_SIZE_BYTES))?;
+        let size_of = |bytes: &[u8]| TableSize { entries: u32_at(bytes, 0), tuples: u32_at(bytes, 4) };
         Some(Self {
             sequence: u64_at(payload, 0),
             begun_us: u64_at(payload, 8),
             extent_bytes: u32_at(payload, 16),
             block_bytes: u32_at(payload, 20),
             block_ids: u32_at(payload, 24),
-            entries: entries.chunks_exact(4).map(|four| u32_at(four, 0)).collect(),
+            tables: tables.chunks_exact(TABLE_SIZE_BYTES).map(size_of).collect(),
         })
     }
 }
@@ -400,8 +412,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_parsed() {
-        let beginning =
-            Beginning { sequence: 1, begun_us: 2, extent_bytes: 3, block_bytes: 4, block_ids: 5, entries: vec![6, 7] };
+        let tables = vec![TableSize { entries: 6, tuples: 7 }, TableSize { entries: 8, tuples: 9 }];
+        let beginning = Beginning { sequence: 1, begun_us: 2, extent_bytes: 3, block_bytes: 4, block_ids: 5, tables };
         let mut bytes = vec![0; beginning.bytes()];
         beginning.write(&mut bytes);
         assert_eq!(Beginning::parse(&bytes), Some(beginning));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::format::{BLOCK_ITEM_BYTES, Beginning, EXTENT_HEADER_BYTES, Kind, Owner, write_block};
+use super::format::{BLOCK_ITEM_BYTES, Beginning, EXTENT_HEADER_BYTES, Kind, Owner, TableSize, write_block};
 use super::stream::{BUFFERS, Stream};
 use crate::catalog::TableId;
 use crate::config::{AntiCaching, Config, Log};
@@ -175,6 +175,10 @@ impl Snapshots {
     }
 }
 
+fn size(table: &Table) -> TableSize {
+    TableSize { entries: table.evicted().len() as u32, tuples: table.tuple_count() as u32 }
+}
+
 impl Partition {
     /// Begins this partition's part in a snapshot: its state of this moment is written to `file`, an empty file. Must come between two transactions, and at
     /// all partitions at one point of the order of multi-partition transactions ([`crate::partition::multi::Coordinator::barrier`]).
@@ -209,7 +213,7 @@ impl Partition {
             extent_bytes: self.snapshots.extent_bytes as u32,
             block_bytes: self.anticache.as_ref().map_or(0, |anticache| anticache.blocks.block_bytes() as u32),
             block_ids: self.anticache.as_ref().map_or(0, |anticache| anticache.blocks.high_water() as u32),
-            entries: self.tables.iter().map(|table| table.evicted().len() as u32).collect(),
+            tables: self.tables.iter().map(size).collect(),
         };
         if EXTENT_HEADER_BYTES + beginning.bytes() > self.snapshots.extent_bytes {
             return Err(format!("{} tables do not fit in an extent", self.tables.len()));

@@ -95,14 +95,21 @@ impl Table {
         Ok(id)
     }
 
-    /// Recovery's first step: the Evicted Table will have its entries under numbers below `evicted_len`.
+    /// Tuples, in memory or evicted.
+    pub fn tuple_count(&self) -> u64 {
+        self.tuples.live() + self.evicted.live()
+    }
+
+    /// Recovery's first step: `tuples` will come, and the Evicted Table will have its entries under numbers below `evicted_len`.
     ///
     /// # Errors
     /// When there cannot be as many.
-    pub fn begin_restore(&mut self, evicted_len: usize, meter: &mut MemoryMeter) -> Result<(), String> {
-        if !self.evicted.begin_restore(evicted_len) {
+    pub fn begin_restore(&mut self, tuples: u64, evicted_len: usize, meter: &mut MemoryMeter) -> Result<(), String> {
+        let fits =
+            self.evicted.begin_restore(evicted_len) && self.indexes.iter_mut().all(|index| index.reserve(tuples));
+        if !fits {
             return Err(format!(
-                "table {} had {evicted_len} Evicted Table entries; the memory budget of {} bytes has no room for them",
+                "table {} had {tuples} tuples and {evicted_len} Evicted Table entries; the memory budget of {} bytes has no room for them",
                 self.def.name,
                 meter.budget_bytes()
             ));

@@ -9,6 +9,7 @@ use crate::durability::command_log::CommandLog;
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
 use crate::stats::PauseKind;
 use crate::storage::hash_index::hash_key;
+use crate::storage::table::Table;
 use crate::storage::undo::Change;
 use crate::txn::{Abort, TxnContext, roll_back};
 
@@ -108,10 +109,12 @@ impl Partition {
                 *tuple = self.tables[usize::from(table)].prefetch_tuple(hash, PREFETCH_LINES);
             }
         }
-        if self.sampler.chooses_often() {
-            for (&(table, _), tuple) in keys.iter().zip(&tuples) {
+        let candidates = self.sampler.candidates(PREFETCH_WINDOW);
+        let chain = || keys[candidates.clone()].iter().zip(&tuples[candidates.clone()]);
+        for prefetch in [Table::prefetch_links, Table::prefetch_neighbours] {
+            for (&(table, _), tuple) in chain() {
                 if let Some(id) = tuple {
-                    self.tables[usize::from(table)].prefetch_neighbours(*id);
+                    prefetch(&self.tables[usize::from(table)], *id);
                 }
             }
         }

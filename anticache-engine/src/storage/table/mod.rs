@@ -359,9 +359,6 @@ impl Table {
         match Found::of(index.guess(hash)?) {
             Found::Resident(id) => {
                 self.tuples.prefetch(id, lines);
-                if self.chain.is_some() {
-                    self.tuples.prefetch_links(id);
-                }
                 Some(id)
             }
             Found::Evicted(id) => {
@@ -379,11 +376,21 @@ impl Table {
         }
     }
 
-    /// Third stage, for transactions that will update the chain: the links of the neighbours. `id` is a guess of this moment.
+    /// Third stage, for transactions that will update the chain: its links. `id` is a guess of this moment.
+    #[inline]
+    pub fn prefetch_links(&self, id: TupleId) {
+        if self.chain.is_some() {
+            self.tuples.prefetch_links(id);
+        }
+    }
+
+    /// Fourth stage, for the same: the links of the neighbours.
     #[inline]
     pub fn prefetch_neighbours(&self, id: TupleId) {
-        self.tuples.prefetch_links(self.tuples.next(id));
-        self.tuples.prefetch_links(self.tuples.prev(id));
+        if self.chain.is_some() {
+            self.tuples.prefetch_links(self.tuples.next(id));
+            self.tuples.prefetch_links(self.tuples.prev(id));
+        }
     }
 
     /// Makes a tuple the hottest.

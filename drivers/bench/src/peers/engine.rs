@@ -156,7 +156,7 @@ impl OverTcp {
             }
         }
         while client.wait(&mut |_, _| ())? > 0 {}
-        let settings = describe(&config, &format!("1 connection, {outstanding} outstanding"));
+        let settings = describe(&config, &format!("1 connection, {outstanding} outstanding, sent by halves"));
         Ok(Self { client, settings, outstanding, server: Some(server) })
     }
 
@@ -195,15 +195,18 @@ impl Peer for OverTcp {
 
     fn run(&mut self, mix: &Mix, done: &mut [usize], duration: Duration) -> anyhow::Result<()> {
         let (started, mut row) = (Instant::now(), [0; ROW_BYTES]);
-        let mut missing = self.outstanding;
+        let half = (self.outstanding / 2).max(1);
+        self.client.send_every(half);
         while started.elapsed() < duration {
-            for _ in 0..missing {
+            for _ in 0..half {
                 let operation = mix.operation(done[0]);
                 let update = operation.field.map(|field| (field, mix.value(operation)));
                 self.submit(operation.key, update);
                 done[0] += 1;
             }
-            missing = self.wait(&mut row)?;
+            while self.client.outstanding() > self.outstanding - half {
+                self.wait(&mut row)?;
+            }
         }
         while self.client.outstanding() > 0 {
             self.wait(&mut row)?;

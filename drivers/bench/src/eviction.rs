@@ -21,6 +21,8 @@ pub const STORED_BYTES: f64 = 1250.0;
 const DRAWN: usize = 1 << 16;
 const SCRATCH_BYTES: u64 = 1 << 30;
 const IN_MEMORY: &str = "all in memory";
+/// Tuples of a block. As many are evicted as are merged, so the disk takes a block for so many reads of one.
+const READS_OF_A_BLOCK: u64 = (1 << 20) / ROW_BYTES as u64;
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -170,7 +172,7 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
             let three = [(true, FetchUnit::Block), (false, FetchUnit::Sectors), (false, FetchUnit::Block)];
             variants.extend(three.map(|(is_in_memory, fetch)| variant(is_in_memory, fetch)));
         }
-        let mut disk = Vec::new();
+        let (mut disk, mut with_writes) = (Vec::new(), Vec::new());
         for round in 0..=arguments.rounds {
             for variant in &mut variants {
                 let database = if variant.is_in_memory { &mut in_memory } else { &mut larger };
@@ -178,10 +180,12 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
             }
             if let Some(scratch) = &bench.scratch {
                 larger.1.settle()?;
-                disk.push(scratch.random_reads(PAGE, DEPTH, Duration::from_secs_f64(arguments.seconds / 2.0))?);
+                let duration = Duration::from_secs_f64(arguments.seconds / 2.0);
+                disk.push(scratch.random_reads(PAGE, DEPTH, duration)?);
+                with_writes.push(scratch.random_reads_and_writes(PAGE, DEPTH, READS_OF_A_BLOCK, duration)?);
             }
         }
-        show(arguments, ratio, &variants, &disk, report);
+        show(arguments, ratio, &variants, &disk, &with_writes, report);
         if arguments.statistics {
             println!("{}", serde_json::Value::Object(larger.1.partition.stats()));
         }
@@ -189,7 +193,14 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
     Ok(())
 }
 
-fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &[Reads], report: &mut Report) {
+fn show(
+    arguments: &Arguments,
+    times: f64,
+    variants: &[Variant],
+    disk: &[Reads],
+    with_writes: &[Reads],
+    report: &mut Report,
+) {
     let settings = format!(
         "1 partition, in process, {} records x {ROW_BYTES} B, Zipf 1.0, {}, {times} times the budget, log off, {} outstanding, {} at once{}",
         arguments.records,
@@ -202,6 +213,10 @@ fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &[Reads],
     let disk_per_s: Vec<_> = disk.iter().map(|reads| reads.per_s).collect();
     if !disk.is_empty() {
         report.add(&format!("{RANDOM_READS} (beside {times}x)"), median(&disk_per_s), "IOPS", None, &disk_settings);
+        let name = format!("{RANDOM_READS}, 1 MiB written for each {READS_OF_A_BLOCK} (beside {times}x)");
+        let per_s: Vec<_> = with_writes.iter().map(|reads| reads.per_s).collect();
+        let peer = ("the reads alone", ratio(&per_s, &disk_per_s));
+        report.add(&name, median(&per_s), "IOPS", Some(peer), &disk_settings);
     }
     for three in variants.chunks(3) {
         let [in_memory, larger @ ..] = three else { continue };

@@ -22,6 +22,8 @@ use crate::harness::thread_cpu_s;
 
 const MEBIBYTE: usize = 1 << 20;
 pub const PAGE: usize = 4096;
+/// What a write's completion is known by: no slot of a read.
+const WRITE: u64 = u64::MAX;
 
 /// A file of its own, read and written past the page cache.
 pub struct Scratch {
@@ -95,9 +97,32 @@ impl Scratch {
     /// # Errors
     /// What the disk says.
     pub fn random_reads(&self, bytes: usize, depth: usize, duration: Duration) -> anyhow::Result<Reads> {
+        Reader::new(&self.file, bytes, depth)?.run(duration, self.random_places(bytes))
+    }
+
+    /// The same with a write of 1 MiB under way for each so many reads, in order, as blocks of evicted tuples are written.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn random_reads_and_writes(
+        &self,
+        bytes: usize,
+        depth: usize,
+        reads_of_a_write: u64,
+        duration: Duration,
+    ) -> anyhow::Result<Reads> {
+        let mut reader = Reader::new(&self.file, bytes, depth)?;
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
+        let mut buffer = aligned_buf(MEBIBYTE);
+        rng.fill(&mut buffer[..]);
+        reader.writes = Some(Writes { buffer, reads_of_a_write, places: self.bytes / MEBIBYTE as u64, begun: 0 });
+        reader.run(duration, self.random_places(bytes))
+    }
+
+    fn random_places(&self, bytes: usize) -> impl FnMut() -> u64 {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
         let places = self.bytes / bytes as u64;
-        Reader::new(&self.file, bytes, depth)?.run(duration, || rng.random_range(0..places) * bytes as u64)
+        move || rng.random_range(0..places) * bytes as u64
     }
 
     /// Bytes per second of reads of 1 MiB in order, four in flight.
@@ -132,11 +157,21 @@ impl Scratch {
     }
 }
 
+/// Writes of [`MEBIBYTE`] beside the reads, all of the same bytes, which the kernel only reads.
+struct Writes {
+    buffer: AlignedBuf,
+    reads_of_a_write: u64,
+    /// Of the file, one behind the other, and so many of them were begun to be written.
+    places: u64,
+    begun: u64,
+}
+
 struct Reader<'file> {
     ring: IoUring,
     file: &'file File,
     /// One for each read in flight.
     buffers: Vec<AlignedBuf>,
+    writes: Option<Writes>,
     in_flight: usize,
 }
 
@@ -150,14 +185,14 @@ impl Drop for Reader<'_> {
 
 impl<'file> Reader<'file> {
     fn new(file: &'file File, bytes: usize, depth: usize) -> anyhow::Result<Self> {
-        let ring = IoUring::new(depth.next_power_of_two() as u32).context("io_uring is refused")?;
+        let ring = IoUring::new((2 * depth).next_power_of_two() as u32).context("io_uring is refused")?;
         let buffers = (0..depth).map(|_| aligned_buf(bytes)).collect();
-        Ok(Self { ring, file, buffers, in_flight: 0 })
+        Ok(Self { ring, file, buffers, writes: None, in_flight: 0 })
     }
 
     fn run(&mut self, duration: Duration, mut place: impl FnMut() -> u64) -> anyhow::Result<Reads> {
         let (started, cpu_before_s) = (Instant::now(), thread_cpu_s());
-        let (mut count, mut problem) = (0, None);
+        let (mut count, mut problem) = (0_u64, None);
         for slot in 0..self.buffers.len() {
             self.begin(slot, place())?;
         }
@@ -166,24 +201,45 @@ impl<'file> Reader<'file> {
             self.wait(&mut ended);
             let over = started.elapsed() >= duration || problem.is_some();
             for (slot, result) in ended.drain(..) {
-                if result != self.buffers[slot].len() as i32 {
+                let (what, bytes) = match self.buffers.get(slot) {
+                    Some(buffer) => ("read", buffer.len()),
+                    None => ("write", MEBIBYTE),
+                };
+                if result != bytes as i32 {
                     problem.get_or_insert_with(|| match result {
-                        ..0 => std::io::Error::from_raw_os_error(-result),
-                        _ => std::io::Error::other(format!("a read ended after {result} bytes")),
+                        ..0 => anyhow::Error::new(std::io::Error::from_raw_os_error(-result)).context(what),
+                        _ => anyhow::anyhow!("a {what} ended after {result} bytes"),
                     });
-                    continue;
-                }
-                count += 1;
-                if !over {
-                    self.begin(slot, place())?;
+                } else if slot < self.buffers.len() {
+                    count += 1;
+                    if !over {
+                        self.begin(slot, place())?;
+                        self.begin_write(count)?;
+                    }
                 }
             }
         }
         if let Some(problem) = problem {
-            return Err(problem).context("a direct read of the scratch file");
+            return Err(problem.context("direct I/O of the scratch file"));
         }
-        let cpu_us = (thread_cpu_s() - cpu_before_s) * 1e6 / f64::from(count);
-        Ok(Reads { per_s: f64::from(count) / started.elapsed().as_secs_f64(), cpu_us })
+        let cpu_us = (thread_cpu_s() - cpu_before_s) * 1e6 / count as f64;
+        Ok(Reads { per_s: count as f64 / started.elapsed().as_secs_f64(), cpu_us })
+    }
+
+    /// Begins the write that is due after so many reads.
+    fn begin_write(&mut self, reads: u64) -> anyhow::Result<()> {
+        let Some(writes) = &mut self.writes else { return Ok(()) };
+        if reads / writes.reads_of_a_write <= writes.begun {
+            return Ok(());
+        }
+        let file = types::Fd(self.file.as_raw_fd());
+        let offset = writes.begun % writes.places * MEBIBYTE as u64;
+        let write = opcode::Write::new(file, writes.buffer.as_ptr(), MEBIBYTE as u32).offset(offset).build();
+        // SAFETY: the buffer is as long as the write, nothing changes it, and it stays until the completion was seen (module invariant).
+        unsafe { self.ring.submission().push(&write.user_data(WRITE)) }.context("the submission queue is full")?;
+        writes.begun += 1;
+        self.in_flight += 1;
+        Ok(())
     }
 
     fn begin(&mut self, slot: usize, offset: u64) -> anyhow::Result<()> {
@@ -220,6 +276,8 @@ mod tests {
         let mut scratch = Scratch::create(directory.path(), 4 << 20).unwrap().unwrap();
         let millisecond = Duration::from_millis(1);
         assert!(scratch.random_reads(PAGE, 8, millisecond).unwrap().per_s > 0.0);
+        let mixed = scratch.random_reads_and_writes(PAGE, 8, 2, millisecond).unwrap();
+        assert!(mixed.per_s > 0.0);
         assert!(scratch.sequential_bytes_per_s(millisecond).unwrap() > 0.0 && scratch.written_bytes_per_s > 0.0);
         assert!(!scratch.synced_writes_us(millisecond).unwrap().is_empty());
         // Behind the end of the file.

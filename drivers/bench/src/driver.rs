@@ -13,6 +13,7 @@ use anticache_engine::net::frame::{RequestHead, parse_requests};
 use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::ProcedureSet;
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::counters::{Counters, Counts};
 use crate::harness::{Replies, Report, thread_cpu_s};
@@ -21,6 +22,9 @@ use crate::harness::{Replies, Report, thread_cpu_s};
 const TURNS: usize = 16;
 /// Loading calls under way.
 const LOADING: usize = 64;
+
+/// A sleeping partition also has timers.
+const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
 
 /// Where replies go.
 pub trait Sink: ReplySink + Default {
@@ -311,6 +315,21 @@ impl<S: Sink> Driver<S> {
         Ok(spent.end(started, self.counters.read()))
     }
 
+    /// Sleeps until something comes from the disk, if anything shall, as a server's event loop does. A thread that asks again and again instead keeps
+    /// the kernel from handing the disk what waits for its queue: YCSB 50/50 at 8 times the memory then has half the throughput.
+    fn wait_for_disk(&mut self) {
+        let ring = self.partition.ring();
+        if ring.in_flight() == 0 {
+            return;
+        }
+        let event = ring.event();
+        let mut waited_for = [PollFd::new(&event, PollFlags::IN)];
+        // Whatever it returns, the next turn looks at everything.
+        let _ = poll(&mut waited_for, Some(&LONGEST_SLEEP));
+        ring.clear_event();
+        self.sink.excuse();
+    }
+
     #[inline]
     fn counted_turn(&mut self, requests: &mut Requests, pace: Pace, spent: &mut Spent) -> anyhow::Result<()> {
         let (begun, ended) = self.turn(requests, pace)?;
@@ -318,6 +337,7 @@ impl<S: Sink> Driver<S> {
         if begun == 0 && ended == 0 {
             spent.idle_since_s.get_or_insert_with(thread_cpu_s);
             self.sink.idle();
+            self.wait_for_disk();
         } else {
             spent.is_busy();
         }

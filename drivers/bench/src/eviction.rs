@@ -261,7 +261,8 @@ fn show_cost(name: &str, in_memory: &Variant, tally: &Tally, disk: &[Reads], set
     let eviction_us = tally.eviction_us as f64 / transactions;
     let miss_us = (beyond_us - eviction_us) / misses;
     let read_us = median(&disk.iter().map(|reads| reads.cpu_us).collect::<Vec<_>>());
-    report.add(&format!("{name}: executor idle"), tally.done.idle_s / tally.done.cpu_s, "of time", None, settings);
+    let idle = 1.0 - (tally.done.cpu_s - tally.done.idle_s) / tally.done.seconds;
+    report.add(&format!("{name}: executor idle"), idle, "of time", None, settings);
     report.add(&format!("{name}: constructing blocks, for each miss"), eviction_us / misses, "us", None, settings);
     let calls = tally.system_calls_disk as f64 / tally.restarted as f64;
     report.add(&format!("{name}: system calls for the disk, for each miss"), calls, "calls", None, settings);

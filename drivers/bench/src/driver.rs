@@ -315,8 +315,8 @@ impl<S: Sink> Driver<S> {
         Ok(spent.end(started, self.counters.read()))
     }
 
-    /// Sleeps until something comes from the disk, if anything shall, as a server's event loop does. A thread that asks again and again instead keeps
-    /// the kernel from handing the disk what waits for its queue: YCSB 50/50 at 8 times the memory then has half the throughput.
+    /// Sleeps until something comes from the disk, if anything shall, as a server's event loop does. A thread that asks again and again instead competes
+    /// with the kernel's, which hand the disk what waits for its queue.
     fn wait_for_disk(&mut self) {
         let ring = self.partition.ring();
         if ring.in_flight() == 0 {

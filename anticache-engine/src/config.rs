@@ -485,7 +485,7 @@ const MAX_SNAPSHOT_INTERVAL_S: u64 = 366 * 24 * 60 * 60;
 /// Most: beyond this many reads in flight a disk gains nothing.
 pub const MAX_BUFFERS: usize = 64;
 /// Most fetches of sectors in flight. As many again as the queue of a virtual disk takes at once (80 of 256 descriptors): those follow when it has ended
-/// with the others. With 256, which fill the kernel's queue, each costs the executor 1 us more and fewer are served.
+/// with the others. With 256, which fill the kernel's queue, each costs the executor about 1 us more.
 pub const MAX_SECTOR_BUFFERS: usize = 160;
 
 #[cfg(test)]

@@ -201,17 +201,12 @@ impl TxnContext<'_> {
         KeyHash(hash)
     }
 
-    /// Brings the tuple of a key near: so many cache lines from its beginning. Not a look-up: it may be another tuple, and is not recorded as seen.
+    /// Brings the beginning of a key's tuple near, and the columns that lie in these ranges of its fixed part. Not a look-up: it may be another tuple,
+    /// and is not recorded as seen.
     #[inline]
-    pub fn prefetch_tuple(&self, table: TableId, key: KeyHash, lines: usize) {
-        self.table(table).prefetch_tuple(key.0, lines);
-    }
-
-    /// The same, of a long row: the beginning with the key, and the columns that lie in these ranges of its fixed part.
-    #[inline]
-    pub fn prefetch_columns(&self, table: TableId, key: KeyHash, columns: &[Range<usize>]) {
+    pub fn prefetch_tuple(&self, table: TableId, key: KeyHash, columns: &[Range<usize>]) {
         let table = self.table(table);
-        if let Some(id) = table.prefetch_tuple(key.0, 1) {
+        if let Some(id) = table.prefetch_tuple(key.0) {
             columns.iter().for_each(|columns| table.tuples().prefetch_columns(id, columns));
         }
     }

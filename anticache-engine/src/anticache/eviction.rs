@@ -291,8 +291,6 @@ impl Partition {
 
 /// How many tuples the prefetching is ahead of the construction of a block.
 const AHEAD: usize = 8;
-/// Cache lines of a row that are prefetched; the processor's own prefetcher follows the copy from there.
-const AHEAD_LINES: usize = 4;
 
 /// Walks along a chain from its cold end, ahead of the construction of a block: the cache misses of cold tuples overlap instead of following each
 /// other.
@@ -317,7 +315,8 @@ impl Lookahead {
         self.at = (self.at + 1) % AHEAD;
         self.rows[self.at] = self.next;
         if self.next != NO_TUPLE {
-            tuples.prefetch(self.next, AHEAD_LINES);
+            tuples.prefetch(self.next);
+            tuples.prefetch_columns(self.next, &(0..usize::MAX));
             self.next = tuples.next(self.next);
             tuples.prefetch_links(self.next);
         }

@@ -1,5 +1,6 @@
 //! Runs transactions: the steps 1 to 4 of their life (see [`super`]), and what of it also those on several partitions need.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use super::room::Refusal;
@@ -7,18 +8,26 @@ use super::{Age, Origin, Partition, ReplySink};
 use crate::catalog::TableId;
 use crate::durability::command_log::CommandLog;
 use crate::net::frame::{RequestHead, Status, begin_reply, finish_reply, write_reply};
+use crate::procedure::FirstTuple;
 use crate::stats::PauseKind;
 use crate::storage::hash_index::hash_key;
-use crate::storage::table::Table;
 use crate::storage::undo::Change;
 use crate::txn::{Abort, TxnContext, roll_back};
 
 /// Requests whose memory is prefetched together.
 pub(super) const PREFETCH_WINDOW: usize = 16;
-/// For a transaction of which no key is known beforehand.
-pub(super) const NO_KEY: (TableId, u64) = (TableId::MAX, 0);
-/// Cache lines of a tuple that are prefetched; the processor's own prefetcher follows a copy from there.
-const PREFETCH_LINES: usize = 4;
+
+/// The tuple that a transaction will look up first, on its way from one stage of prefetching to the next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected<'call> {
+    table: TableId,
+    hash: u64,
+    /// See [`crate::procedure::FirstTuple::columns`].
+    columns: &'call Range<usize>,
+}
+
+/// Of the transactions of a window; none where it is not known which tuple.
+pub(super) type ExpectedTuples<'call> = [Option<Expected<'call>>; PREFETCH_WINDOW];
 
 /// One execution of a transaction.
 #[derive(Debug, Clone, Copy)]
@@ -81,43 +90,45 @@ impl Partition {
     /// Brings index buckets, then tuples, then the neighbours in the chain near, for all requests of a window: the cache misses of different
     /// transactions overlap instead of following each other.
     fn prefetch(&self, input: &[u8], window: &[RequestHead]) {
-        let mut keys = [NO_KEY; PREFETCH_WINDOW];
-        for (request, slot) in window.iter().zip(&mut keys) {
-            *slot = self.prefetch_first_key(request.procedure, request.params(input));
+        let mut expected = ExpectedTuples::default();
+        for (request, slot) in window.iter().zip(&mut expected) {
+            *slot = self.prefetch_bucket_of(request.procedure, request.params(input));
         }
-        self.prefetch_tuples(&keys);
+        self.prefetch_tuples(&expected);
     }
 
-    /// The first step for one transaction: table and hash of the key that it looks up first.
+    /// The first step for one transaction: where the index says who has the key that it looks up first.
     #[inline]
-    pub(super) fn prefetch_first_key(&self, procedure: u16, params: &[u8]) -> (TableId, u64) {
-        let Some((table, key)) = self.procedures.get(procedure).and_then(|procedure| procedure.first_key(params))
-        else {
-            return NO_KEY;
-        };
+    pub(super) fn prefetch_bucket_of<'call>(
+        &'call self,
+        procedure: u16,
+        params: &'call [u8],
+    ) -> Option<Expected<'call>> {
+        let FirstTuple { table, key, columns } = self.procedures.get(procedure)?.first_tuple(params)?;
         let hash = hash_key(key);
         self.tables[usize::from(table)].prefetch_bucket(hash);
-        (table, hash)
+        Some(Expected { table, hash, columns })
     }
 
     /// The other steps.
     #[inline]
-    pub(super) fn prefetch_tuples(&self, keys: &[(TableId, u64); PREFETCH_WINDOW]) {
-        let mut tuples = [None; PREFETCH_WINDOW];
-        for (&(table, hash), tuple) in keys.iter().zip(&mut tuples) {
-            if table != NO_KEY.0 {
-                *tuple = self.tables[usize::from(table)].prefetch_tuple(hash, PREFETCH_LINES);
-            }
-        }
+    pub(super) fn prefetch_tuples(&self, expected: &ExpectedTuples<'_>) {
         let candidates = self.sampler.candidates(PREFETCH_WINDOW);
-        let chain = || keys[candidates.clone()].iter().zip(&tuples[candidates.clone()]);
-        for prefetch in [Table::prefetch_links, Table::prefetch_neighbours] {
-            for (&(table, _), tuple) in chain() {
-                if let Some(id) = tuple {
-                    prefetch(&self.tables[usize::from(table)], *id);
+        let mut tuples = [None; PREFETCH_WINDOW];
+        for (number, (expected, tuple)) in expected.iter().zip(&mut tuples).enumerate() {
+            if let Some(Expected { table, hash, columns }) = expected {
+                let table = &self.tables[usize::from(*table)];
+                *tuple = table.prefetch_tuple(*hash).map(|id| (table, id));
+                if let Some((table, id)) = *tuple {
+                    // Before the rest of the row: the next stage waits for the links.
+                    if candidates.contains(&number) {
+                        table.prefetch_links(id);
+                    }
+                    table.tuples().prefetch_columns(id, columns);
                 }
             }
         }
+        tuples[candidates].iter().flatten().for_each(|&(table, id)| table.prefetch_neighbours(id));
     }
 
     /// Answers with a status and a reason.

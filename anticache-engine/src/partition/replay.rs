@@ -1,6 +1,6 @@
 //! Transactions of the command log run again at recovery: the same executor, without a log and without anybody who waits for a reply.
 
-use super::execute::{NO_KEY, PREFETCH_WINDOW};
+use super::execute::ExpectedTuples;
 use super::{Age, Invocation, Origin, Partition, ReplySink};
 use crate::net::frame::{REPLY_HEADER_BYTES, Status};
 
@@ -56,14 +56,14 @@ impl Partition {
     /// Brings near what the next transactions to be replayed look up first, given by the names of their procedures and their parameters; returns for how
     /// many.
     pub(crate) fn prefetch_replayed<'log>(&self, window: impl Iterator<Item = (&'log str, &'log [u8])>) -> usize {
-        let (mut keys, mut count) = ([NO_KEY; PREFETCH_WINDOW], 0);
-        for (slot, (name, params)) in keys.iter_mut().zip(window) {
+        let (mut expected, mut count) = (ExpectedTuples::default(), 0);
+        for (slot, (name, params)) in expected.iter_mut().zip(window) {
             count += 1;
             if let Some(procedure) = self.procedures.number(name) {
-                *slot = self.prefetch_first_key(procedure, params);
+                *slot = self.prefetch_bucket_of(procedure, params);
             }
         }
-        self.prefetch_tuples(&keys);
+        self.prefetch_tuples(&expected);
         count
     }
 

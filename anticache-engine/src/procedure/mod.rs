@@ -1,5 +1,6 @@
 //! Stored procedures: the only way in which clients change or read data (paper §2).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::catalog::{Catalog, TableId};
@@ -56,6 +57,24 @@ impl Participants {
     }
 }
 
+/// The tuple that a transaction looks up first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstTuple<'call> {
+    /// Its table.
+    pub table: TableId,
+    /// Its primary key.
+    pub key: &'call [u8],
+    /// Where the columns lie in the row's fixed part that the transaction will read or write, beside the key.
+    pub columns: &'call Range<usize>,
+}
+
+impl<'call> FirstTuple<'call> {
+    /// One of which everything may be wanted.
+    pub fn whole(table: TableId, key: &'call [u8]) -> Self {
+        Self { table, key, columns: &(0..usize::MAX) }
+    }
+}
+
 /// Control code with parameters, run by a partition from beginning to end.
 ///
 /// It must be deterministic in its parameters and the data, because the command log replays it.
@@ -63,8 +82,8 @@ pub trait Procedure: Send + Sync {
     /// Name that clients call it by.
     fn name(&self) -> &'static str;
 
-    /// The primary key that it will look up first, so that the executor can bring it near while earlier transactions run.
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])>;
+    /// The tuple that it will look up first, so that the executor can bring it near while earlier transactions run.
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>>;
 
     /// The partitions that it touches with these parameters, at a server with `partitions` of them. When these are not only the partition that the
     /// request was sent to, that one must be among them. It is asked once per request; malformed parameters are for [`Procedure::execute`] to

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::Procedure;
+use super::{FirstTuple, Procedure};
 use crate::catalog::{Catalog, TableDef, TableId};
 use crate::error::CatalogError;
 use crate::txn::{Abort, TxnContext};
@@ -53,6 +53,12 @@ fn split_key(params: &[u8]) -> Result<(&[u8], &[u8]), Abort> {
     Ok(params.split_at(KEY_BYTES))
 }
 
+/// Number of the field that an update sets, and the value.
+fn field_and_value(update: &[u8]) -> Option<(usize, &[u8])> {
+    let (number, value) = update.split_first_chunk::<2>()?;
+    Some((usize::from(u16::from_le_bytes(*number)), value))
+}
+
 const NO_SUCH_KEY: Abort = Abort::User(std::borrow::Cow::Borrowed("no such key"));
 
 struct Read {
@@ -65,8 +71,8 @@ impl Procedure for Read {
         "ycsb_read"
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
-        Some((self.table, params.get(..KEY_BYTES)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple { table: self.table, key: params.get(..KEY_BYTES)?, columns: &self.columns })
     }
 
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
@@ -91,20 +97,21 @@ impl Procedure for Update {
         "ycsb_update"
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
-        Some((self.table, params.get(..KEY_BYTES)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        let (key, rest) = params.split_at_checked(KEY_BYTES)?;
+        let columns = self.fields.get(field_and_value(rest)?.0)?;
+        Some(FirstTuple { table: self.table, key, columns })
     }
 
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let (key, rest) = split_key(params)?;
-        let Some((number, value)) = rest.split_first_chunk::<2>() else {
+        let Some((number, value)) = field_and_value(rest) else {
             return Err(Abort::user(format!(
                 "parameters of {} bytes; an update takes at least {}",
                 params.len(),
                 KEY_BYTES + 2
             )));
         };
-        let number = usize::from(u16::from_le_bytes(*number));
         let Some(field) = self.fields.get(number) else {
             return Err(Abort::user(format!("field {number}; the table has {}", self.fields.len())));
         };
@@ -126,7 +133,7 @@ impl Procedure for Load {
         "ycsb_load"
     }
 
-    fn first_key<'params>(&self, _params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _params: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 

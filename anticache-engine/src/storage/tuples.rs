@@ -36,6 +36,12 @@ const FLAGS_BYTES: usize = 1;
 /// Bytes of a tuple's two 4-byte chain ids (paper, Fig. 4).
 const LINKS_BYTES: usize = 8;
 
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Most cache lines of some columns that are prefetched: a field of 100 bytes has no more.
+const MOST_LINES: usize = 3;
+
 /// Most bytes that are backed ahead of the slots in use.
 const MOST_AHEAD_BYTES: usize = 64 << 20;
 
@@ -357,21 +363,26 @@ impl TupleMemory {
         unsafe { std::ptr::copy(source.add(FLAGS_BYTES), target.add(FLAGS_BYTES), self.row_bytes) }
     }
 
-    /// Brings the first `lines` cache lines of a tuple near.
+    /// Brings the beginning of a tuple near: its flags and, most probably, its key.
     #[inline]
-    pub fn prefetch(&self, id: TupleId, lines: usize) {
-        let address = self.slots.base().wrapping_add(id as usize * self.stride_bytes);
-        for line in 0..lines {
-            prefetch(address.wrapping_add(line * 64));
-        }
+    pub fn prefetch(&self, id: TupleId) {
+        prefetch(self.slots.base().wrapping_add(id as usize * self.stride_bytes));
     }
 
-    /// Brings the cache lines near in which some columns of a tuple begin and end.
+    /// Brings the cache lines near in which some columns of a tuple lie, or the first of them: the processor's own prefetcher follows a copy from there.
+    /// Without the line that [`TupleMemory::prefetch`] brings.
     #[inline]
     pub fn prefetch_columns(&self, id: TupleId, columns: &Range<usize>) {
-        let row = self.slots.base().wrapping_add(id as usize * self.stride_bytes + FLAGS_BYTES);
-        prefetch(row.wrapping_add(columns.start));
-        prefetch(row.wrapping_add(columns.end).wrapping_sub(1));
+        let slot = self.slots.base().wrapping_add(id as usize * self.stride_bytes);
+        let row = slot.addr() + FLAGS_BYTES;
+        let second_line = (slot.addr() / LINE_BYTES + 1) * LINE_BYTES;
+        let (first, end) = ((row + columns.start).max(second_line), row + columns.end.min(self.row_bytes));
+        for line in 0..MOST_LINES {
+            let address = first / LINE_BYTES * LINE_BYTES + line * LINE_BYTES;
+            if address < end {
+                prefetch(slot.with_addr(address));
+            }
+        }
     }
 
     /// Brings a tuple's links near.

@@ -14,7 +14,7 @@ use anticache_engine::config::{Config, Log};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
 use anticache_engine::partition::Partition;
 use anticache_engine::partition::multi::Coordinator;
-use anticache_engine::procedure::{Participants, Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Participants, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
 use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -66,8 +66,8 @@ impl Procedure for Transfer {
         "transfer"
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
-        Some((ACCOUNT, params.get(..8)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(ACCOUNT, params.get(..8)?))
     }
 
     fn partitions(&self, params: &[u8], _partitions: u32) -> Participants {
@@ -93,7 +93,7 @@ impl Procedure for Load {
         "load"
     }
 
-    fn first_key<'params>(&self, _params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _params: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 

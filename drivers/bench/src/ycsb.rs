@@ -39,9 +39,8 @@ pub fn in_memory(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Pa
     Config { anticaching, log, log_segment_bytes: 256 << 20, ..no_snapshots }
 }
 
-/// Keys whose memory is prefetched together, and cache lines of a tuple that are: as many as the engine does.
+/// Keys whose memory is prefetched together: as many as the engine does.
 const PREFETCHED: usize = 16;
-const PREFETCHED_LINES: usize = 4;
 
 /// Looks records up and copies them out as the engine's read does, without a transaction, a request or a reply around it: what one core and its
 /// memory allow with these structures. Goes on behind `at`; records per second.
@@ -61,7 +60,9 @@ fn copy_out(table: &Table, keys: &[[u8; 8]], at: &mut usize, duration: Duration)
                 table.prefetch_bucket(*hash);
             }
             for &hash in &hashes {
-                table.prefetch_tuple(hash, PREFETCHED_LINES);
+                if let Some(id) = table.prefetch_tuple(hash) {
+                    table.tuples().prefetch_columns(id, &columns);
+                }
             }
             if out.len() >= BATCH * ROW_BYTES {
                 black_box(&out);

@@ -1,10 +1,10 @@
 //! Delivery (clause 2.7): the oldest undelivered order of each of a warehouse's districts, all in one transaction.
 
 use super::{DISTRICTS, NO_WAREHOUSE, handles, on, params, participants, refusal};
+use crate::catalog::Catalog;
 use crate::catalog::key::ShortKey;
-use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::{Participants, Procedure};
+use crate::procedure::{FirstTuple, Participants, Procedure};
 use crate::storage::ordered_index::Direction;
 use crate::txn::{Abort, Matches, TupleRef, TxnContext};
 
@@ -82,8 +82,8 @@ impl Procedure for Delivery {
         NAME
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
-        Some((self.warehouse.table, params.get(..2)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(self.warehouse.table, params.get(..2)?))
     }
 
     fn partitions(&self, params: &[u8], partitions: u32) -> Participants {

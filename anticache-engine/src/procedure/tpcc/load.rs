@@ -1,8 +1,8 @@
 //! Loading rows made by [`super::generate`], or by anybody else.
 
 use super::params;
-use crate::catalog::{Catalog, TableId};
-use crate::procedure::Procedure;
+use crate::catalog::Catalog;
+use crate::procedure::{FirstTuple, Procedure};
 use crate::txn::{Abort, TxnContext};
 
 /// Name on the wire.
@@ -24,7 +24,7 @@ impl Procedure for Load {
         NAME
     }
 
-    fn first_key<'params>(&self, _params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _params: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 

@@ -6,9 +6,9 @@ use super::{
 };
 use crate::catalog::key::ShortKey;
 use crate::catalog::row::RowBuf;
-use crate::catalog::{Catalog, Field, TableId};
+use crate::catalog::{Catalog, Field};
 use crate::error::CatalogError;
-use crate::procedure::{Participants, Procedure};
+use crate::procedure::{FirstTuple, Participants, Procedure};
 use crate::txn::{Abort, KeyHash, TupleRef, TxnContext};
 
 /// Name on the wire.
@@ -20,8 +20,6 @@ const LEAST_STOCK: i64 = 10;
 const ORIGINAL: &[u8; 8] = b"ORIGINAL";
 /// Ten-thousandths of a tax or a discount in the whole.
 const WHOLE: i64 = 10_000;
-/// Cache lines of an item's row.
-const ITEM_LINES: usize = 1;
 /// Offset of the total in the reply.
 const TOTAL_OFFSET: usize = 4;
 
@@ -102,8 +100,8 @@ impl NewOrder {
         let counts = self.stock.s_ytd.offset..self.stock.s_order_cnt.offset + self.stock.s_order_cnt.bytes;
         let columns = [s_dist.offset..s_dist.offset + s_dist.bytes, counts];
         for (line, &(item, stock)) in input.lines().iter().zip(expected) {
-            on(txn, input.w_id)?.prefetch_tuple(self.item.table, item, ITEM_LINES);
-            on(txn, line.supply_w_id)?.prefetch_columns(self.stock.table, stock, &columns);
+            on(txn, input.w_id)?.prefetch_tuple(self.item.table, item, &[]);
+            on(txn, line.supply_w_id)?.prefetch_tuple(self.stock.table, stock, &columns);
         }
         let mut goods = [None; params::MAX_LINES];
         for ((line, &(item, stock)), goods) in input.lines().iter().zip(expected).zip(&mut goods) {
@@ -259,8 +257,8 @@ impl Procedure for NewOrder {
         NAME
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
-        Some((self.customer.table, params.get(..7)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(self.customer.table, params.get(..7)?))
     }
 
     fn partitions(&self, params: &[u8], partitions: u32) -> Participants {

@@ -2,10 +2,10 @@
 
 use super::reply::Reply;
 use super::{customer, handles, on, params, participants, refusal};
+use crate::catalog::Catalog;
 use crate::catalog::key::ShortKey;
-use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::{Participants, Procedure};
+use crate::procedure::{FirstTuple, Participants, Procedure};
 use crate::storage::ordered_index::Direction;
 use crate::txn::{Abort, Matches, TupleRef, TxnContext};
 
@@ -83,8 +83,8 @@ impl Procedure for OrderStatus {
         NAME
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
-        Some((self.customer.table, params.get(..7)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(self.customer.table, params.get(..7)?))
     }
 
     fn partitions(&self, params: &[u8], partitions: u32) -> Participants {

@@ -5,11 +5,11 @@ use std::io::Write;
 use super::handles::{Address, MAX_DATA_BYTES};
 use super::reply::Reply;
 use super::{NO_DISTRICT, NO_WAREHOUSE, customer, handles, on, params, participants};
+use crate::catalog::Catalog;
 use crate::catalog::key::ShortKey;
 use crate::catalog::row::RowBuf;
-use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::{Participants, Procedure};
+use crate::procedure::{FirstTuple, Participants, Procedure};
 use crate::txn::{Abort, TupleRef, TxnContext};
 
 /// Name on the wire.
@@ -116,8 +116,8 @@ impl Procedure for Payment {
         NAME
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
-        Some((self.customer.table, params.get(..7)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(self.customer.table, params.get(..7)?))
     }
 
     fn partitions(&self, params: &[u8], partitions: u32) -> Participants {

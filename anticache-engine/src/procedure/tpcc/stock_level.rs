@@ -1,10 +1,10 @@
 //! Stock-Level (clause 2.8): how many of the items in a district's last twenty orders are low on stock.
 
 use super::{NO_DISTRICT, handles, on, params, participants, refusal, stock_key};
+use crate::catalog::Catalog;
 use crate::catalog::key::ShortKey;
-use crate::catalog::{Catalog, TableId};
 use crate::error::CatalogError;
-use crate::procedure::{Participants, Procedure};
+use crate::procedure::{FirstTuple, Participants, Procedure};
 use crate::storage::ordered_index::Direction;
 use crate::txn::{Abort, KeyHash, TxnContext};
 
@@ -80,7 +80,7 @@ impl StockLevel {
                 *expected = partition.prefetch_key(table, &stock_key(input.w_id, i_id));
             }
             for &expected in &expected[..items.len()] {
-                partition.prefetch_tuple(table, expected, 1);
+                partition.prefetch_tuple(table, expected, &[]);
             }
             for (&i_id, &expected) in items.iter().zip(&expected) {
                 let stock = partition.lookup_expected(table, &stock_key(input.w_id, i_id), expected);
@@ -101,8 +101,8 @@ impl Procedure for StockLevel {
         NAME
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
-        Some((self.district.table, params.get(..3)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(self.district.table, params.get(..3)?))
     }
 
     fn partitions(&self, params: &[u8], partitions: u32) -> Participants {

@@ -350,15 +350,15 @@ impl Table {
         }
     }
 
-    /// Second stage: the tuple that the bucket most probably leads to, or its Evicted Table entry. Returns it when it is resident.
+    /// Second stage: the beginning of the tuple that the bucket most probably leads to, or its Evicted Table entry. Returns it when it is resident.
     #[inline]
-    pub fn prefetch_tuple(&self, hash: u64, lines: usize) -> Option<TupleId> {
+    pub fn prefetch_tuple(&self, hash: u64) -> Option<TupleId> {
         let Some(Index::Hash(index)) = self.indexes.first() else {
             return None;
         };
         match Found::of(index.guess(hash)?) {
             Found::Resident(id) => {
-                self.tuples.prefetch(id, lines);
+                self.tuples.prefetch(id);
                 Some(id)
             }
             Found::Evicted(id) => {

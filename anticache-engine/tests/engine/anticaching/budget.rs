@@ -4,7 +4,7 @@ use anticache_engine::catalog::row::RowBuf;
 use anticache_engine::catalog::{Catalog, Field, TableDef};
 use anticache_engine::config::AntiCaching;
 use anticache_engine::net::frame::Status;
-use anticache_engine::procedure::{Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
 
 use crate::support::database::{Database, params, unpack};
@@ -29,7 +29,7 @@ impl Procedure for Texts {
         self.name
     }
 
-    fn first_key<'params>(&self, _: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 

@@ -6,7 +6,7 @@ use anticache_engine::config::{AnswerReaders, Log};
 use anticache_engine::durability::log_reader::read_log;
 use anticache_engine::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
-use anticache_engine::procedure::{Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
 
 use crate::support::database::{self, ADD, COLD, DELETE, Database, INSERT, READ, SCHEMA, params, procedures};
@@ -152,7 +152,7 @@ impl Procedure for Echo {
         "echo"
     }
 
-    fn first_key<'params>(&self, _: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 

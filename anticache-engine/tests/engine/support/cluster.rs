@@ -17,7 +17,7 @@ use anticache_engine::io::files::{Files, KernelFiles, create_directory};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::partition::Partition;
 use anticache_engine::partition::multi::{Coordinator, run_queued};
-use anticache_engine::procedure::{Participants, Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Participants, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TupleRef, TxnContext};
 use proptest::prelude::*;
 
@@ -188,8 +188,8 @@ impl Procedure for Numbered {
         self.name
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(u16, &'params [u8])> {
-        Some((COLD, params.get(8..16)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(COLD, params.get(8..16)?))
     }
 
     fn partitions(&self, params: &[u8], partitions: u32) -> Participants {

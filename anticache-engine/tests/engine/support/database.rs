@@ -9,7 +9,7 @@ use anticache_engine::config::{Config, Log};
 use anticache_engine::io::files::{Files, KernelFiles, create_directory};
 use anticache_engine::net::frame::{RequestHead, parse_requests, write_request};
 use anticache_engine::partition::Partition;
-use anticache_engine::procedure::{Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
 
 use super::replies::{Answer, Bytes, decode};
@@ -173,8 +173,8 @@ impl Procedure for TestProcedure {
         self.name
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(u16, &'params [u8])> {
-        Some((u16::from_le_bytes([params[0], params[1]]), params.get(2..10)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(u16::from_le_bytes([params[0], params[1]]), params.get(2..10)?))
     }
 
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {

@@ -14,7 +14,7 @@ use anticache_engine::error::{BlockError, StartError};
 use anticache_engine::io::simulated::SimulatedDisk;
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
 use anticache_engine::partition::Partition;
-use anticache_engine::procedure::{Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TupleRef, TxnContext};
 use rand::Rng;
 
@@ -221,8 +221,8 @@ impl Procedure for TestProcedure {
         NAMES[usize::from(self.number)]
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(u16, &'params [u8])> {
-        Some((ITEM, params.get(8..16)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(ITEM, params.get(8..16)?))
     }
 
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {

@@ -8,7 +8,7 @@ use anticache_engine::client::Client;
 use anticache_engine::config::Config;
 use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::net::server::Server;
-use anticache_engine::procedure::{Participants, Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Participants, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
 
 use crate::support::database::{COLD, ROW_BYTES, SCHEMA, config};
@@ -55,7 +55,7 @@ impl Procedure for Create {
         "create"
     }
 
-    fn first_key<'params>(&self, _params: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _params: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 
@@ -79,8 +79,8 @@ impl Procedure for Touch {
         "touch"
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(u16, &'params [u8])> {
-        Some((COLD, params.get(..8)?))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        Some(FirstTuple::whole(COLD, params.get(..8)?))
     }
 
     fn partitions(&self, params: &[u8], partitions: u32) -> Participants {
@@ -124,7 +124,7 @@ impl Procedure for Hold {
         "hold"
     }
 
-    fn first_key<'params>(&self, _params: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _params: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 

@@ -7,7 +7,7 @@ use anticache_engine::catalog::row::RowBuf;
 use anticache_engine::catalog::{Catalog, Field, TableDef};
 use anticache_engine::config::Config;
 use anticache_engine::io::files::{Files, KernelFiles};
-use anticache_engine::procedure::{Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Procedure, ProcedureSet};
 use anticache_engine::txn::{Abort, TxnContext};
 
 use super::database::Database;
@@ -70,7 +70,7 @@ impl Procedure for Notes {
         self.name
     }
 
-    fn first_key<'params>(&self, _params: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _params: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 

@@ -17,7 +17,7 @@ use anticache_engine::partition::multi::{Coordinator, run_queued};
 use anticache_engine::procedure::tpcc::consistency::{Checker, Report};
 use anticache_engine::procedure::tpcc::generate::{Input, Population, Scale, TpccTable};
 use anticache_engine::procedure::tpcc::{self, partition_of};
-use anticache_engine::procedure::{Participants, Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Participants, Procedure, ProcedureSet};
 use anticache_engine::stats::Counters;
 use anticache_engine::txn::{Abort, TxnContext};
 
@@ -118,8 +118,8 @@ impl Procedure for Journaled {
         self.inner.name()
     }
 
-    fn first_key<'params>(&self, params: &'params [u8]) -> Option<(TableId, &'params [u8])> {
-        self.inner.first_key(without_token(params))
+    fn first_tuple<'call>(&'call self, params: &'call [u8]) -> Option<FirstTuple<'call>> {
+        self.inner.first_tuple(without_token(params))
     }
 
     fn partitions(&self, params: &[u8], partitions: u32) -> Participants {

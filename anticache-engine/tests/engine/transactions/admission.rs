@@ -9,7 +9,7 @@ use anticache_engine::config::{AntiCaching, Config, Log, Merge};
 use anticache_engine::net::frame::{RequestHead, Status};
 use anticache_engine::partition::Partition;
 use anticache_engine::partition::multi::{Coordinator, run_queued};
-use anticache_engine::procedure::{Participants, Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Participants, Procedure, ProcedureSet};
 use anticache_engine::storage::table::Found;
 use anticache_engine::txn::{Abort, TxnContext};
 use proptest::prelude::*;
@@ -125,7 +125,7 @@ impl Procedure for Add {
         "add_rows"
     }
 
-    fn first_key<'params>(&self, _: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 
@@ -143,7 +143,7 @@ impl Procedure for Look {
         "look"
     }
 
-    fn first_key<'params>(&self, _: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 
@@ -170,7 +170,7 @@ impl Procedure for Write {
         "write"
     }
 
-    fn first_key<'params>(&self, _: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 

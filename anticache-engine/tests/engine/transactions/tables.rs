@@ -8,7 +8,7 @@ use anticache_engine::catalog::row::{RowBuf, Value, values};
 use anticache_engine::catalog::{Catalog, Field, TableDef};
 use anticache_engine::config::{AntiCaching, Log, Merge};
 use anticache_engine::net::frame::{RequestHead, Status, parse_requests, write_request};
-use anticache_engine::procedure::{Procedure, ProcedureSet};
+use anticache_engine::procedure::{FirstTuple, Procedure, ProcedureSet};
 use anticache_engine::storage::ordered_index::Direction;
 use anticache_engine::txn::{Abort, Matches, TupleRef, TxnContext};
 use proptest::prelude::*;
@@ -314,7 +314,7 @@ impl Procedure for Everything {
         "everything"
     }
 
-    fn first_key<'params>(&self, _params: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _params: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 
@@ -334,7 +334,7 @@ impl Procedure for FillLookup {
         "fill_lookup"
     }
 
-    fn first_key<'params>(&self, _params: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _params: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 
@@ -647,7 +647,7 @@ impl Procedure for Rewrite {
         "rewrite"
     }
 
-    fn first_key<'params>(&self, _: &'params [u8]) -> Option<(u16, &'params [u8])> {
+    fn first_tuple<'call>(&'call self, _: &'call [u8]) -> Option<FirstTuple<'call>> {
         None
     }
 

@@ -22,6 +22,7 @@ use crate::harness::{BATCH, Replies, schema};
 const RECORD_BUDGET_BYTES: u64 = 1250;
 const LEAST_BUDGET_BYTES: u64 = 64 << 20;
 const ROWS_PER_LOAD: u64 = 100;
+const LOADS_OUTSTANDING: usize = 64;
 /// Batches between two looks at the clock.
 const BETWEEN_LOOKS: usize = 16;
 const SERVER_CPU: usize = 0;
@@ -143,7 +144,7 @@ impl Drop for OverTcp {
 }
 
 impl OverTcp {
-    pub fn load(anticaching: AntiCaching, records: u64, outstanding: usize, directory: &Path) -> anyhow::Result<Self> {
+    pub fn load(anticaching: AntiCaching, records: u64, directory: &Path) -> anyhow::Result<Self> {
         let mut config = config(anticaching, records, directory);
         config.cpus = vec![SERVER_CPU];
         let server = Server::start(&config)?;
@@ -151,13 +152,13 @@ impl OverTcp {
         let load = client.procedure("ycsb_load")?;
         for params in load_calls(records) {
             client.submit(0, 0, load, &params);
-            while client.outstanding() >= outstanding {
+            while client.outstanding() >= LOADS_OUTSTANDING {
                 client.wait(&mut |_, _| ())?;
             }
         }
         while client.wait(&mut |_, _| ())? > 0 {}
-        let settings = describe(&config, &format!("1 connection, {outstanding} outstanding, sent by halves"));
-        Ok(Self { client, settings, outstanding, server: Some(server) })
+        let settings = describe(&config, "1 connection");
+        Ok(Self { client, settings, outstanding: 1, server: Some(server) })
     }
 
     fn submit(&mut self, key: i64, update: Option<(u16, &Value)>) {
@@ -190,7 +191,12 @@ impl OverTcp {
 
 impl Peer for OverTcp {
     fn settings(&self) -> String {
-        self.settings.clone()
+        format!("{}, {} outstanding, sent by halves", self.settings, self.outstanding)
+    }
+
+    fn set_outstanding(&mut self, outstanding: usize) -> bool {
+        self.outstanding = outstanding;
+        true
     }
 
     fn run(&mut self, mix: &Mix, done: &mut [usize], duration: Duration) -> anyhow::Result<()> {

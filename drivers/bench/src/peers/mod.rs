@@ -58,9 +58,9 @@ pub struct Arguments {
     /// Times that every system has its turn, after one that is not counted.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Requests under way over TCP, where a system takes more than one from a connection.
-    #[arg(long, default_value_t = 64)]
-    outstanding: usize,
+    /// Requests under way over TCP, separated by commas: what is compared is measured with each.
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 1024], value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    outstanding: Vec<usize>,
     /// Only these beside the engine, separated by commas.
     #[arg(long, value_delimiter = ',')]
     only: Vec<Name>,
@@ -85,7 +85,7 @@ impl Arguments {
             Name::Rocksdb => Box::new(rocksdb::Rocks::load(records, directory)?),
             Name::Redb => Box::new(redb::Redb::load(records, directory)?),
             Name::Sqlite => Box::new(sqlite::Sqlite::load(records)?),
-            Name::Redis => Box::new(redis::Redis::load(records, self.outstanding, directory)?),
+            Name::Redis => Box::new(redis::Redis::load(records, directory)?),
             Name::Mysql => Box::new(mysql::load(self.mysqld.as_deref(), records, directory)?),
         })
     }
@@ -136,12 +136,13 @@ impl Contestant {
 /// Lets all have their turns, checks what they hold, and reports; the first is what the others are compared with.
 fn compare(
     place: &str,
-    contestants: &mut [Contestant],
+    contestants: &mut [&mut Contestant],
     mixes: &[Mix],
     arguments: &Arguments,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let duration = Duration::from_secs_f64(arguments.seconds);
+    contestants.iter_mut().for_each(|contestant| contestant.rates.iter_mut().for_each(Vec::clear));
     for (number, mix) in mixes.iter().enumerate() {
         for round in 0..=arguments.rounds {
             eprintln!("peers: {place}, {}: round {round} of {}", MIXES[number].0, arguments.rounds);
@@ -205,10 +206,18 @@ pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyh
         Contestant::new(name, || Ok(Box::new(engine::InProcess::load(anticaching, records, &own)?)))
     };
     let engines = vec![engine(BASE, AntiCaching::Alru)?, engine("anticache-off", AntiCaching::Off)?];
-    compare("in process", &mut contestants(&IN_PROCESS, engines, arguments, &directory)?, &mixes, arguments, report)?;
+    let mut stores = contestants(&IN_PROCESS, engines, arguments, &directory)?;
+    compare("in process", &mut stores.iter_mut().collect::<Vec<_>>(), &mixes, arguments, report)?;
+    drop(stores);
     let own = directory.join("over-tcp");
-    let served = Contestant::new(BASE, || {
-        Ok(Box::new(engine::OverTcp::load(AntiCaching::Alru, records, arguments.outstanding, &own)?))
-    })?;
-    compare("over TCP", &mut contestants(&OVER_TCP, vec![served], arguments, &directory)?, &mixes, arguments, report)
+    let served = Contestant::new(BASE, || Ok(Box::new(engine::OverTcp::load(AntiCaching::Alru, records, &own)?)))?;
+    let mut servers = contestants(&OVER_TCP, vec![served], arguments, &directory)?;
+    for (number, &outstanding) in arguments.outstanding.iter().enumerate() {
+        let place = format!("over TCP, {outstanding} outstanding");
+        let mut taking_part: Vec<_> = servers.iter_mut().collect();
+        // One that has a connection for each request is measured once.
+        taking_part.retain_mut(|contestant| contestant.peer.set_outstanding(outstanding) || number == 0);
+        compare(&place, &mut taking_part, &mixes, arguments, report)?;
+    }
+    Ok(())
 }

@@ -13,6 +13,9 @@ use super::{VERSIONS, locked_version};
 use crate::harness::ycsb::{FIELD_BYTES, ROW_BYTES};
 use crate::server::{Server, free_port};
 
+/// Records that are loaded without waiting for the answers.
+const LOADS_OUTSTANDING: usize = 64;
+
 pub struct Redis {
     connection: Connection,
     settings: String,
@@ -48,7 +51,7 @@ fn set(key: i64) -> Cmd {
 }
 
 impl Redis {
-    pub fn load(records: u64, outstanding: usize, directory: &Path) -> anyhow::Result<Self> {
+    pub fn load(records: u64, directory: &Path) -> anyhow::Result<Self> {
         let program = std::path::absolute(program(directory)?)?;
         let port = free_port()?;
         let arguments = format!("--bind 127.0.0.1 --port {port} --appendonly no --databases 1 --io-threads 1 --dir .");
@@ -62,12 +65,12 @@ impl Redis {
         let version = information.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("?");
         let settings = format!(
             "Redis {version} (crate redis {}), a string for each record, GET and SETRANGE, no snapshots, no log, \
-             1 connection, {outstanding} outstanding, sent by halves",
+             1 connection",
             locked_version(VERSIONS, "redis"),
         );
-        let mut redis = Self { connection, settings, outstanding, commands: Vec::new(), server };
+        let mut redis = Self { connection, settings, outstanding: 1, commands: Vec::new(), server };
         let keys: Vec<_> = (0..records as i64).collect();
-        for keys in keys.chunks(outstanding) {
+        for keys in keys.chunks(LOADS_OUTSTANDING) {
             keys.iter().for_each(|&key| redis.commands.extend(set(key).get_packed_command()));
             redis.send()?;
             (0..keys.len()).try_for_each(|_| redis.receive(None))?;
@@ -120,7 +123,12 @@ impl Redis {
 
 impl Peer for Redis {
     fn settings(&self) -> String {
-        self.settings.clone()
+        format!("{}, {} outstanding, sent by halves", self.settings, self.outstanding)
+    }
+
+    fn set_outstanding(&mut self, outstanding: usize) -> bool {
+        self.outstanding = outstanding;
+        true
     }
 
     fn run(&mut self, mix: &Mix, done: &mut [usize], duration: Duration) -> anyhow::Result<()> {

@@ -22,6 +22,11 @@ pub trait Peer {
         1
     }
 
+    /// Has it keep so many requests under way from now on; answers whether it takes more than one from a connection, and so does.
+    fn set_outstanding(&mut self, _outstanding: usize) -> bool {
+        false
+    }
+
     /// Executes operations for some time; `done` counts those of each lane, which goes on where it stopped.
     ///
     /// # Errors

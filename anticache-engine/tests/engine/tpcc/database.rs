@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anticache_engine::catalog::{Catalog, TableId};
+use anticache_engine::catalog::Catalog;
 use anticache_engine::config::{AntiCaching, Compaction, Config, EvictFrom, Log, Merge};
 use anticache_engine::durability::recovery::{Opened, Site};
 use anticache_engine::durability::snapshot::keeper::{Keeper, Outcome};

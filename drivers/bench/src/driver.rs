@@ -315,8 +315,8 @@ impl<S: Sink> Driver<S> {
         Ok(spent.end(started, self.counters.read()))
     }
 
-    /// Sleeps until something comes from the disk, if anything shall, as a server's event loop does. A thread that asks again and again instead competes
-    /// with the kernel's, which hand the disk what waits for its queue.
+    /// Sleeps until something comes from the disk, if anything shall, as a server's event loop does. One that asks again and again instead was not
+    /// seen to gain anything (`anticache-engine/BENCHMARKS.md`).
     fn wait_for_disk(&mut self) {
         let ring = self.partition.ring();
         if ring.in_flight() == 0 {

@@ -14,7 +14,7 @@ use anticache_engine::procedure::ProcedureSet;
 use anyhow::{anyhow, ensure};
 
 use super::data::{Mix, Row, Value, loaded_row};
-use super::store::{Peer, copy_row};
+use super::store::{LOADS_OUTSTANDING, Peer, copy_row};
 use crate::harness::ycsb::ROW_BYTES;
 use crate::harness::{BATCH, Replies, schema};
 
@@ -22,7 +22,6 @@ use crate::harness::{BATCH, Replies, schema};
 const RECORD_BUDGET_BYTES: u64 = 1250;
 const LEAST_BUDGET_BYTES: u64 = 64 << 20;
 const ROWS_PER_LOAD: u64 = 100;
-const LOADS_OUTSTANDING: usize = 64;
 /// Batches between two looks at the clock.
 const BETWEEN_LOOKS: usize = 16;
 const SERVER_CPU: usize = 0;

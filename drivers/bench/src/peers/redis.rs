@@ -8,13 +8,10 @@ use ::redis::{Client, Cmd, Connection, Value as Answer, cmd};
 use anyhow::{Context, anyhow, bail, ensure};
 
 use super::data::{Mix, Row, Value, loaded_row};
-use super::store::{Peer, copy_row};
+use super::store::{LOADS_OUTSTANDING, Peer, copy_row};
 use super::{VERSIONS, locked_version};
 use crate::harness::ycsb::{FIELD_BYTES, ROW_BYTES};
 use crate::server::{Server, free_port};
-
-/// Records that are loaded without waiting for the answers.
-const LOADS_OUTSTANDING: usize = 64;
 
 pub struct Redis {
     connection: Connection,

@@ -12,6 +12,9 @@ use crate::server::Server;
 /// Operations between two looks at the clock, where one takes about a microsecond.
 const BETWEEN_LOOKS: usize = 256;
 
+/// Requests under way while records are loaded, by a client that does not wait for each answer.
+pub const LOADS_OUTSTANDING: usize = 64;
+
 /// A system with the records loaded.
 pub trait Peer {
     /// What it is and how it is set.

@@ -7,6 +7,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -14,6 +15,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 /// The first bytes of a region are backed by small pages, what lies behind asks for transparent huge pages: small tables waste nothing on
 /// them, large ones have the processor translate their addresses quickly.
 const SMALL_PAGES_BYTES: usize = 4 << 20;
+/// Huge pages that could take the place of small ones.
+const EXCHANGEABLE: usize = SMALL_PAGES_BYTES / HUGE_PAGE_BYTES;
+/// So much more than a huge page must be in use before it takes the place of small ones, which come back with any less than the page: a table that
+/// gains and loses a little does not have them exchanged each time.
+const BEYOND_BYTES: usize = HUGE_PAGE_BYTES / 2;
 /// Bytes of a transparent huge page.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Growth within the small pages is accounted page by page.
@@ -36,6 +42,8 @@ pub fn backed_bytes(bytes: usize) -> usize {
 pub struct Region {
     base: NonNull<u8>,
     reserved_bytes: usize,
+    /// Huge pages in the place of small ones, at the beginning; at most [`EXCHANGEABLE`].
+    exchanged: usize,
     mapped: NonNull<u8>,
     mapped_bytes: usize,
 }
@@ -78,17 +86,57 @@ impl Region {
         let skipped = mapped.as_ptr().align_offset(HUGE_PAGE_BYTES);
         // SAFETY: at most a huge page less one byte is skipped, and the mapping is one huge page longer than what is reserved.
         let base = unsafe { mapped.add(skipped) };
-        let region = Self { base, reserved_bytes, mapped, mapped_bytes };
+        let mut region = Self { base, reserved_bytes, exchanged: 0, mapped, mapped_bytes };
         #[cfg(test)]
         audit::MAPPED.with_borrow_mut(|ranges| ranges.push(region.range()));
         let small = small_bytes.min(reserved_bytes);
-        for (start, bytes, advice) in
-            [(0, small, Advice::LinuxNoHugepage), (small, reserved_bytes - small, Advice::LinuxHugepage)]
-        {
-            // SAFETY: the range is part of the mapping just made. A kernel without huge pages refuses the advice, which changes nothing.
-            let _ = unsafe { madvise(region.base.as_ptr().add(start).cast::<c_void>(), bytes, advice) };
-        }
+        region.advise(0..small, Advice::LinuxNoHugepage);
+        region.advise(small..reserved_bytes, Advice::LinuxHugepage);
         Ok(region)
+    }
+
+    /// Says what a part's pages should be. A kernel without huge pages refuses, which changes nothing.
+    fn advise(&mut self, part: Range<usize>, pages: Advice) {
+        assert!(part.start <= part.end && part.end <= self.reserved_bytes);
+        debug_assert!(matches!(pages, Advice::LinuxNoHugepage | Advice::LinuxHugepage));
+        // SAFETY: the part lies in the mapping (checked above), and its bytes stay what they are.
+        let _ = unsafe { madvise(self.base.as_ptr().add(part.start).cast::<c_void>(), part.len(), pages) };
+    }
+
+    /// Says how many bytes from the beginning are in use: small pages that are all in use can as well be a huge one. Not for regions made by
+    /// [`Region::reserve_small_pages`].
+    #[inline]
+    pub fn set_used(&mut self, used_bytes: usize) {
+        let wanted = (used_bytes / HUGE_PAGE_BYTES).min(EXCHANGEABLE);
+        if wanted != self.exchanged {
+            self.exchange_pages(wanted, used_bytes);
+        }
+    }
+
+    #[cold]
+    fn exchange_pages(&mut self, wanted: usize, used_bytes: usize) {
+        if wanted < self.exchanged {
+            // What is released from now on splits the huge pages, and what comes again is small.
+            self.advise(wanted * HUGE_PAGE_BYTES..SMALL_PAGES_BYTES, Advice::LinuxNoHugepage);
+            self.exchanged = wanted;
+        }
+        while self.exchanged < wanted && used_bytes >= (self.exchanged + 1) * HUGE_PAGE_BYTES + BEYOND_BYTES {
+            self.exchange_small_pages(self.exchanged * HUGE_PAGE_BYTES);
+            self.exchanged += 1;
+        }
+    }
+
+    /// Has a huge page back what small ones do: what is written after a release asks for its pages anew. It takes half a millisecond.
+    fn exchange_small_pages(&mut self, start: usize) {
+        let part = start..start + HUGE_PAGE_BYTES;
+        self.advise(part.clone(), Advice::LinuxHugepage);
+        // SAFETY: `advise` has checked that the part lies in the mapping; all of its bytes are zero or were written; `&mut self` makes the slice the
+        // only access while it lives.
+        let kept = unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(start), part.len()) }.to_vec();
+        self.release(start, part.len());
+        // SAFETY: as above.
+        let page = unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(start), part.len()) };
+        page.copy_from_slice(&kept);
     }
 
     /// First byte of the range.
@@ -217,6 +265,7 @@ impl<T: ZeroValid> RegionVec<T> {
             "a region of {} bytes is exhausted",
             self.region.reserved_bytes()
         );
+        self.region.set_used(len * size_of::<T>());
         self.len = len;
     }
 
@@ -304,6 +353,68 @@ mod tests {
             assert_eq!(region.base().read(), 0);
             assert_eq!(region.base().add(4096).read(), 2);
         }
+    }
+
+    /// Bytes of a region that are backed by huge pages.
+    fn huge_bytes(region: &Region) -> usize {
+        let base = format!("{:x}-", region.base() as usize);
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let of_region = smaps.lines().skip_while(|line| !line.starts_with(&base));
+        let huge = of_region.filter_map(|line| line.strip_prefix("AnonHugePages:")).next().unwrap();
+        huge.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    }
+
+    #[test]
+    fn a_large_region_has_huge_pages_from_its_beginning_and_the_same_bytes() {
+        let mut array = RegionVec::<u64>::with_reserved(4 << 20).unwrap();
+        let per_step = HUGE_PAGE_BYTES / size_of::<u64>();
+        for step in 1..=4u64 {
+            array.grow(per_step);
+            let from = array.len() - per_step;
+            (0..).zip(&mut array.as_mut_slice()[from..]).for_each(|(at, value)| *value = at ^ step << 40);
+            let backed = array.region.resident_bytes();
+            assert_eq!(backed, step as usize * HUGE_PAGE_BYTES, "no more than is accounted");
+        }
+        for (step, values) in (1u64..).zip(array.as_slice().chunks(per_step)) {
+            assert!((0..).zip(values).all(|(at, &value)| value == at ^ step << 40), "step {step}");
+        }
+        assert_eq!(array.region.exchanged, EXCHANGEABLE);
+        let modes = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+        if modes.is_ok_and(|modes| !modes.contains("[never]")) {
+            assert!(huge_bytes(&array.region) >= HUGE_PAGE_BYTES, "the first bytes are still in small pages");
+        }
+    }
+
+    #[test]
+    fn a_region_that_shrinks_takes_small_pages_again() {
+        let mut region = Region::reserve(16 << 20).unwrap();
+        let write = |region: &mut Region, range: Range<usize>| {
+            // SAFETY: the offsets lie in the region.
+            range.step_by(4096).for_each(|offset| unsafe { region.base().add(offset).write(1) });
+        };
+        for _ in 0..3 {
+            region.set_used(6 << 20);
+            write(&mut region, 0..6 << 20);
+            assert_eq!((region.exchanged, region.resident_bytes()), (2, 6 << 20));
+            region.release(1 << 20, 5 << 20);
+            region.set_used(1 << 20);
+            assert_eq!((region.exchanged, region.resident_bytes()), (0, 1 << 20));
+            write(&mut region, 3 << 20..(3 << 20) + 1);
+            assert_eq!(region.resident_bytes(), (1 << 20) + 4096, "small again");
+        }
+    }
+
+    #[test]
+    fn a_little_more_and_less_does_not_exchange_pages() {
+        let mut region = Region::reserve(16 << 20).unwrap();
+        region.set_used(HUGE_PAGE_BYTES + BEYOND_BYTES - 1);
+        assert_eq!(region.exchanged, 0);
+        region.set_used(HUGE_PAGE_BYTES + BEYOND_BYTES);
+        assert_eq!(region.exchanged, 1);
+        region.set_used(HUGE_PAGE_BYTES);
+        assert_eq!(region.exchanged, 1);
+        region.set_used(HUGE_PAGE_BYTES - 1);
+        assert_eq!(region.exchanged, 0);
     }
 
     #[test]

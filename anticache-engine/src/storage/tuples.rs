@@ -157,8 +157,14 @@ impl TupleMemory {
             return false;
         }
         self.slot_count += self.slots_per_chunk;
+        self.tell_used();
         self.chunks.push(Chunk { touched: 0, free_head: NO_TUPLE, free: self.slots_per_chunk });
         true
+    }
+
+    fn tell_used(&mut self) {
+        self.slots.set_used(self.slot_count as usize * self.stride_bytes);
+        self.links.set_used(self.slot_count as usize * LINKS_BYTES);
     }
 
     /// Has the memory of the next slots backed while those before are filled: half as much as there is, but not more than `free_bytes`. It counts when
@@ -222,6 +228,7 @@ impl TupleMemory {
             let end = (end * bytes).next_multiple_of(4096).min(region.reserved_bytes());
             region.release(start, end.saturating_sub(start));
         }
+        self.tell_used();
         self.first_candidate = self.first_candidate.min(self.chunks.len());
     }
 

@@ -27,6 +27,7 @@ mod machine;
 mod memory;
 mod multi;
 mod mysqld;
+mod own_memory;
 #[cfg(feature = "peers")]
 mod peers;
 mod server;

@@ -13,6 +13,7 @@ use crate::driver::{Driver, directory};
 use crate::eviction::config;
 use crate::harness::ycsb::{LOAD, ROW_BYTES, load_calls};
 use crate::harness::{self, Report};
+use crate::own_memory;
 
 /// Columns of a row: its key, and its fields.
 const PAYLOAD_BYTES: f64 = (8 + ROW_BYTES) as f64;
@@ -72,6 +73,7 @@ fn parse_resident_bytes(text: &str) -> Option<i64> {
 
 pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow::Result<()> {
     harness::bind_to_last();
+    own_memory::run(report)?;
     let resident = Loaded::new(arguments, 0.8, parent)?;
     let evicted = Loaded::new(arguments, arguments.ratio, parent)?;
     let records = arguments.records as f64;

@@ -7,10 +7,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use anticache_engine::storage::region::{HUGE_PAGE_BYTES, RegionVec};
-use rand::SeedableRng;
+use anticache_engine::storage::region::RegionVec;
 use rand::seq::SliceRandom;
 use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
 
 use crate::harness::{Report, median};
 
@@ -18,8 +18,6 @@ use crate::harness::{Report, median};
 const LINES: usize = 4096;
 const LINE_BYTES: usize = 64;
 const SMALL_PAGE_BYTES: usize = 4096;
-/// Bytes before the part that is used.
-const SKIPPED_BYTES: usize = 4 * HUGE_PAGE_BYTES;
 /// Places in memory that are tried.
 const PLACES: usize = 64;
 /// Times that each of them is gone through, of which the fastest counts.
@@ -63,14 +61,13 @@ fn load_ns(memory: &[u64], start: usize) -> f64 {
 
 /// Adds both to the report.
 pub fn run(report: &mut Report) -> anyhow::Result<()> {
-    let words = (SKIPPED_BYTES + PLACES * PLACE_BYTES) / size_of::<u64>();
+    let words = PLACES * PLACE_BYTES / size_of::<u64>();
     let mut array = RegionVec::<u64>::with_reserved(words)?;
     array.grow(words);
     let memory = array.as_mut_slice();
-    memory.fill(0);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
     let mut measure = |offset: fn(usize) -> usize| {
-        let places = (0..PLACES).map(|place| SKIPPED_BYTES + place * PLACE_BYTES);
+        let places = (0..PLACES).map(|place| place * PLACE_BYTES);
         let loads = places.map(|place| {
             let start = link(memory, place, offset, &mut rng);
             load_ns(memory, start)

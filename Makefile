@@ -47,7 +47,7 @@ help: ## List the targets and variables
 	  'FIG=$(FIG)' 'the experiments of `make plan`, separated by commas, or all; there is: $(EXISTING)' \
 	  'SYSTEMS=$(SYSTEMS)' 'only these systems, separated by commas (default: all of the experiment)' \
 	  'INVENTORY=$(INVENTORY)' 'local, lab, or the path of an Ansible inventory' \
-	  'DISK=$(DISK)' 'hdd-7200, hdd-15k, sata-ssd, nvme (emulated), none (the own disk as it is), /dev/NAME (a real one, formatted)' \
+	  'DISK=$(DISK)' 'hdd-7200, hdd-297mb, hdd-15k, sata-ssd, nvme (emulated), none (the own disk as it is), /dev/NAME (a real one, formatted)' \
 	  'RESULTS=$(RESULTS)' 'where results go' \
 	  'FROM=$(FROM)' 'the compact copy of an unfinished run to begin with: its trials are not run again' \
 	  'TO=$(TO)' 'where `make publish` puts such a copy, for a later sitting (default: results/published/SCALE, to be shown)' \

@@ -133,6 +133,17 @@ def scale(table: pd.DataFrame) -> Figure:
     return sweeps.draw(table, panels, series="system", x="records", columns=len(panels))
 
 
+def transfer(table: pd.DataFrame) -> Figure:
+    """Draw throughput by the number of records, a row of panels for each disk, a panel for each skew."""
+    skews = sorted(table["skew"].unique(), reverse=True)
+    panels = [
+        Panel(f"{profile}, s = {skew:g}", where=(("disk_profile", profile), ("skew", skew)), log=True)
+        for profile in sweeps.in_order("disk_profile", table["disk_profile"])
+        for skew in skews
+    ]
+    return sweeps.draw(table, panels, series="system", x="records", columns=len(skews))
+
+
 def gains(table: pd.DataFrame) -> pd.DataFrame:
     """Return what MySQL measured in each cell, and anti-caching's ratio to it: on the same disk, and on the slowest.
 
@@ -238,6 +249,7 @@ ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFr
     "beyond-disk": (disk, partial(sweeps.against, base="hdd-7200", series="disk_profile")),
     "beyond-gain": (gain, gains),
     "beyond-scale": (scale, partial(sweeps.against, base="mysql", series="system")),
+    "beyond-transfer": (transfer, partial(sweeps.against, base="mysql", series="system")),
     "beyond-log": (log, logs),
     "beyond-datasync": (datasync, logs),
     "beyond-datasync-tpcc": (tpcc_by_call, logs),

@@ -36,7 +36,7 @@ AXES = {
     "records": "records",
     "terminals": "terminals",
 }
-DISKS = ("hdd-7200", "hdd-15k", "sata-ssd", "nvme")
+DISKS = ("hdd-7200", "hdd-297mb", "hdd-15k", "sata-ssd", "nvme")
 """The emulated disks, the slowest first."""
 TOLD_APART_BY = [
     "disk_profile",

@@ -217,6 +217,25 @@ def test_the_gain_over_mysql_is_shown_by_the_number_of_records(recorded: pd.Data
     )
 
 
+def test_the_gain_over_mysql_is_shown_by_the_disks_transfer_rate(recorded: pd.DataFrame) -> None:
+    measured = [
+        ("hdd-7200", 1, "mysql", 10.0),
+        ("hdd-7200", 1, "anticache-alru", 30.0),
+        ("hdd-297mb", 1, "mysql", 12.0),
+        ("hdd-297mb", 1, "anticache-alru", 60.0),
+        ("hdd-297mb", 4, "anticache-alru", 120.0),
+    ]
+    names = ("disk_profile", "records_factor", "system", "throughput_txn_s")
+    rows = [dict(zip(names, row, strict=True)) | {"records": row[1] * 1_000_000} for row in measured]
+    table = _trials(recorded, rows, skew=1.5, data_memory_ratio=8.0)
+    figure = beyond.transfer(table)
+    assert [axes.get_title("left") for axes in figure.axes] == ["(a) hdd-7200, s = 1.5", "(b) hdd-297mb, s = 1.5"]
+    assert _drawn(figure, 1) == [60.0, 120.0]
+    _, tabulate = beyond.ABLATIONS["beyond-transfer"]
+    shown = tabulate(table).set_index(["disk_profile", "records_factor"])["anticache-alru / mysql"]
+    assert dict(shown) == {("hdd-7200", "1"): "3", ("hdd-297mb", "1"): "5", ("hdd-297mb", "4"): "not measured"}
+
+
 def _trials(recorded: pd.DataFrame, different: list[dict[str, Any]], **same: Any) -> pd.DataFrame:
     """Trials like a recorded one, with what all of them, and what each has of its own."""
     like = _of(recorded, "beyond-keys").iloc[0].to_dict() | {"status": "ok", "flags": ""} | same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,15 @@ def test_more_records_are_another_data_set_with_as_much_more_memory() -> None:
         load(ROOT / "workloads", "fig06", "laptop"), Cell("anticache-alru", "read-only", 1.5, 8.0), CPUS, HDD
     )
     assert usual.id in plan.deployments, "as many as the scale has: Figure 6's own start"
+
+
+def test_a_faster_transfer_is_another_disk_below_the_same_data_sets() -> None:
+    plan = _plan("beyond-transfer", trials=1)
+    cells = {(t.cell.system, t.cell.disk_profile, t.cell.records_factor) for t in plan.trials}
+    assert cells == set(itertools.product(("mysql", "anticache-alru"), ("hdd-7200", "hdd-297mb"), (1, 4)))
+    assert {t.spec["ycsb"]["records"] for t in plan.trials} == {1_000_000, 4_000_000}
+    datasets = {(d.values["system"], d.dataset) for d in plan.deployments.values()}
+    assert len(plan.deployments) == 8 and len(datasets) == 4, "each disk restores what was loaded once"
 
 
 def test_terminals_are_multiples_of_the_sections() -> None:

@@ -8,14 +8,16 @@ use thiserror::Error;
 use crate::model::SECTOR_BYTES;
 
 /// The profiles that are compiled in: name and text. The first is the default.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 6] = [
     ("hdd-7200", include_str!("../profiles/hdd-7200.toml")),
+    ("hdd-297mb", include_str!("../profiles/hdd-297mb.toml")),
     ("hdd-15k", include_str!("../profiles/hdd-15k.toml")),
     ("sata-ssd", include_str!("../profiles/sata-ssd.toml")),
     ("nvme", include_str!("../profiles/nvme.toml")),
     ("none", include_str!("../profiles/none.toml")),
 ];
-const NAMES: [&str; 5] = [BUILT_IN[0].0, BUILT_IN[1].0, BUILT_IN[2].0, BUILT_IN[3].0, BUILT_IN[4].0];
+const NAMES: [&str; 6] =
+    [BUILT_IN[0].0, BUILT_IN[1].0, BUILT_IN[2].0, BUILT_IN[3].0, BUILT_IN[4].0, BUILT_IN[5].0];
 
 /// Why a profile, or a drive after it, cannot be had.
 #[derive(Debug, Error)]

@@ -95,15 +95,16 @@ fn the_drive_chooses_among_the_requests_that_it_holds_only() {
 
 #[test]
 fn sequential_streams_run_at_the_rate_of_their_zone() {
-    let rates = [(0, 150.0), (FULL_STROKE - 2_000_000, 75.0)];
-    for ((region_first, mb_s), operation) in
+    let inner = FULL_STROKE - 2_000_000;
+    let rates = [("hdd-7200", 0, 150.0), ("hdd-7200", inner, 75.0), ("hdd-297mb", 0, 297.0)];
+    for ((profile, region_first, mb_s), operation) in
         rates.into_iter().flat_map(|r| [(r, Operation::Read), (r, Operation::Write)])
     {
         for sectors in [16, 64, 256] {
             let region = Workload { region_first, ..random_reads(2_000_000, 1) };
             let operations = Some(2_000_000 / u64::from(sectors));
             let workload = Workload { pattern: Pattern::Sequential, operation, sectors, operations, ..region };
-            let mut drive = drive("hdd-7200");
+            let mut drive = drive(profile);
             let outcome = simulate(&mut drive, &workload, 0).expect("no fault");
             // The cache has taken some of the writes and not yet given them up.
             let left = if operation == Operation::Write { 1.0 - 4096.0 / 2_000_000.0 } else { 1.0 };

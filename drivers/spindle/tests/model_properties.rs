@@ -289,7 +289,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn nothing_is_lost_and_nothing_happens_twice(
-        profile in prop::sample::select(vec!["hdd-7200", "hdd-15k", "sata-ssd", "nvme"]),
+        profile in prop::sample::select(vec!["hdd-7200", "hdd-297mb", "hdd-15k", "sata-ssd", "nvme"]),
         queue_depth in 1..12_usize,
         actions in vec(action(), 1..200),
     ) {

@@ -230,7 +230,7 @@ def test_the_gain_over_mysql_is_shown_by_the_disks_transfer_rate(recorded: pd.Da
     table = _trials(recorded, rows, skew=1.5, data_memory_ratio=8.0)
     figure = beyond.transfer(table)
     assert [axes.get_title("left") for axes in figure.axes] == ["(a) hdd-7200, s = 1.5", "(b) hdd-297mb, s = 1.5"]
-    assert _drawn(figure, 1) == [60.0, 120.0]
+    assert _drawn(figure, 1) == [12.0, 60.0, 120.0]
     _, tabulate = beyond.ABLATIONS["beyond-transfer"]
     shown = tabulate(table).set_index(["disk_profile", "records_factor"])["anticache-alru / mysql"]
     assert dict(shown) == {("hdd-7200", "1"): "3", ("hdd-297mb", "1"): "5", ("hdd-297mb", "4"): "not measured"}

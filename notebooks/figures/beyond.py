@@ -41,6 +41,12 @@ def show(directory: Path, name: str) -> pd.DataFrame | None:
     return None if table is None else tabulate(table)
 
 
+def troubles(run: Path, name: str) -> pd.DataFrame | None:
+    """Return what was wrong with the trials of an experiment; None where the run has none of it."""
+    table = trials(name, run)
+    return None if table.empty else sweeps.troubles(table)
+
+
 def picture(directory: Path, name: str, draw: Callable[[pd.DataFrame], Figure]) -> pd.DataFrame | None:
     """Show and save what `draw` makes of an experiment's trials, and return them; None where the run has none."""
     table = trials(name, directory.parent)

@@ -16,8 +16,7 @@ const BUILT_IN: [(&str, &str); 6] = [
     ("nvme", include_str!("../profiles/nvme.toml")),
     ("none", include_str!("../profiles/none.toml")),
 ];
-const NAMES: [&str; 6] =
-    [BUILT_IN[0].0, BUILT_IN[1].0, BUILT_IN[2].0, BUILT_IN[3].0, BUILT_IN[4].0, BUILT_IN[5].0];
+const NAMES: [&str; 6] = [BUILT_IN[0].0, BUILT_IN[1].0, BUILT_IN[2].0, BUILT_IN[3].0, BUILT_IN[4].0, BUILT_IN[5].0];
 
 /// Why a profile, or a drive after it, cannot be had.
 #[derive(Debug, Error)]

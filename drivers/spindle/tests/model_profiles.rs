@@ -68,5 +68,8 @@ fn a_bad_profile_is_refused_with_file_key_value_and_what_is_allowed() {
         assert!(message.contains("my.toml") && message.contains(said), "{to}: {message}");
     }
     let message = Profile::load("hdd-7201").map_or_else(|error| error.to_string(), |_| String::new());
-    assert!(message.contains("hdd-7201") && message.contains("hdd-7200, hdd-297mb, hdd-15k, sata-ssd, nvme, none"), "{message}");
+    assert!(
+        message.contains("hdd-7201") && message.contains("hdd-7200, hdd-297mb, hdd-15k, sata-ssd, nvme, none"),
+        "{message}"
+    );
 }

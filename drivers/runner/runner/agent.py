@@ -75,6 +75,15 @@ def _allocated_bytes(directory: str, device: int) -> int:
     return total_bytes
 
 
+def _has_become(pid: int, wrapper: str) -> bool:
+    """Return whether a process that was started as a wrapper has become the program that this starts, or is gone."""
+    try:
+        first = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    except OSError:
+        return True
+    return first not in (b"", wrapper.encode())  # empty: it is being put in place
+
+
 def _existing(path: str) -> Path:
     place = Path(path).absolute()
     while not place.exists():
@@ -346,6 +355,9 @@ class Agent:
                 env={**os.environ, "NO_COLOR": "1"},
             )
         self._programs[program.pid] = program
+        # Before it is the program it has not asked to be ended, and nobody would end it.
+        while setpriv and program.poll() is None and not _has_become(program.pid, setpriv):
+            time.sleep(0.001)
         return program.pid
 
     def wait(self, pid: int, timeout_s: float) -> int | None:

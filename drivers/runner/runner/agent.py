@@ -76,12 +76,8 @@ def _allocated_bytes(directory: str, device: int) -> int:
 
 
 def _has_become(pid: int, wrapper: str) -> bool:
-    """Return whether a process that was started as a wrapper has become the program that this starts, or is gone."""
-    try:
-        first = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
-    except OSError:
-        return True
-    return first not in (b"", wrapper.encode())  # empty: it is being put in place
+    """Return whether a process that was started as a wrapper has become the program that this starts."""
+    return _text_of(f"/proc/{pid}/cmdline").split("\0")[0] not in ("", wrapper)  # empty: it is being put in place
 
 
 def _existing(path: str) -> Path:

@@ -150,20 +150,33 @@ def transfer(table: pd.DataFrame) -> Figure:
     return sweeps.draw(table, panels, series="system", x="records", columns=len(skews))
 
 
-def gains(table: pd.DataFrame) -> pd.DataFrame:
+def writes(table: pd.DataFrame) -> Figure:
+    """Draw throughput by disk, a row of panels for each mix, a panel for each skew, a line for each system."""
+    skews = sorted(table["skew"].unique(), reverse=True)
+    panels = [
+        Panel(f"{mix}, s = {skew:g}", where=(("mix", mix), ("skew", skew)), log=True)
+        for mix in sorted(table["mix"].unique())
+        for skew in skews
+    ]
+    return sweeps.draw(table, panels, series="system", x="disk_profile", columns=len(skews))
+
+
+def gains(table: pd.DataFrame, by: tuple[str, ...]) -> pd.DataFrame:
     """Return what MySQL measured in each cell, and anti-caching's ratio to it: on the same disk, and on the slowest.
 
-    The latter is the gain of a system that alone has the faster disk: as when the page cache serves its blocks.
+    The latter is the gain of a system that alone has the faster disk: as when the page cache serves its blocks. Cells
+    differ by disk and by the columns `by`.
     """
-    profiles, orders = (sweeps.in_order(column, table[column]) for column in ("disk_profile", "key_order"))
+    profiles, *others = (sweeps.in_order(column, table[column]) for column in ("disk_profile", *by))
     rows = []
-    for profile, order in itertools.product(profiles, orders):
-        mysql, alru = (_point(table, system, profile, order) for system in ("mysql", "anticache-alru"))
-        of_slowest = _point(table, "mysql", profiles[0], order)
+    for profile, *where in itertools.product(profiles, *others):
+        cells = table[(table[list(by)] == where).all(axis="columns")]
+        mysql, alru = (_point(cells, system, profile) for system in ("mysql", "anticache-alru"))
+        of_slowest = _point(cells, "mysql", profiles[0])
         rows.append(
             {
                 "disk": profile,
-                "keys": order,
+                **{name: sweeps.written(name, value) for name, value in zip(by, where, strict=True)},
                 SYSTEMS["mysql"].label: ratios.figure(mysql),
                 SYSTEMS["anticache-alru"].label: ratios.figure(alru),
                 "aLRU / MySQL": ratios.divided(alru, mysql),
@@ -240,9 +253,8 @@ def _by_mix_and_ratio(table: pd.DataFrame) -> list[Panel]:
     ]
 
 
-def _point(table: pd.DataFrame, system: str, profile: str, order: str) -> data.Point:
-    chosen = (table["system"] == system) & (table["disk_profile"] == profile) & (table["key_order"] == order)
-    return data.point(table[chosen], 0.0)
+def _point(table: pd.DataFrame, system: str, profile: str) -> data.Point:
+    return data.point(table[(table["system"] == system) & (table["disk_profile"] == profile)], 0.0)
 
 
 ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFrame], pd.DataFrame]]] = {
@@ -253,10 +265,11 @@ ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFr
     "beyond-keys": (keys, partial(sweeps.against, base="clustered", series="key_order")),
     "beyond-fetch": (fetch, partial(sweeps.against, base="block", series="fetch")),
     "beyond-disk": (disk, partial(sweeps.against, base="hdd-7200", series="disk_profile")),
-    "beyond-gain": (gain, gains),
+    "beyond-gain": (gain, partial(gains, by=("key_order",))),
     "beyond-scale": (scale, partial(sweeps.against, base="mysql", series="system")),
     "beyond-transfer": (transfer, partial(sweeps.against, base="mysql", series="system")),
     "beyond-log": (log, logs),
+    "beyond-writes": (writes, partial(gains, by=("mix", "skew"))),
     "beyond-datasync": (datasync, logs),
     "beyond-datasync-tpcc": (tpcc_by_call, logs),
     "beyond-warehouses": (warehouses, partial(sweeps.against, base="mysql", series="system")),

@@ -187,10 +187,24 @@ def test_the_gain_over_mysql_is_shown_by_disk_and_order_of_keys(recorded: pd.Dat
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["MySQL", "anti-caching, aLRU"]
     colours = {to_hex(container[0].get_color()).upper() for container in axes.containers}
     assert colours == {style.SYSTEMS[name].colour for name in ("mysql", "anticache-alru")}, "as in every figure"
-    rows = beyond.gains(table).set_index(["disk", "keys"])
+    tabulate = beyond.ABLATIONS["beyond-gain"][1]
+    rows = tabulate(table).set_index(["disk", "key_order"])
     assert list(rows["aLRU / MySQL"]) == ["0.25", "0.5", "0.5", "1", "not measured", "not measured"]
     assert rows.loc[("sata-ssd", "clustered"), "aLRU / MySQL on hdd-7200"] == "2.5"
     assert rows.loc[("nvme", "scattered"), "MySQL"] == "4,000"
+
+
+def test_the_gain_with_writes_is_shown_by_disk_mix_and_skew(recorded: pd.DataFrame) -> None:
+    writes = _gain(recorded).assign(key_order="clustered", mix="write-heavy")
+    table = pd.concat([writes.iloc[::2], writes.iloc[::2].assign(skew=1.5, throughput_txn_s=800.0)])
+    table = table.assign(trial_hash=[str(n) for n in range(len(table))])
+    draw, tabulate = beyond.ABLATIONS["beyond-writes"]
+    titles = [axes.get_title("left") for axes in draw(table).axes]
+    assert titles == ["(a) write-heavy, s = 1.5", "(b) write-heavy, s = 1.25"]
+    rows = tabulate(table).set_index(["disk", "mix", "skew"])
+    assert rows.loc[("sata-ssd", "write-heavy", "1.25"), "aLRU / MySQL on hdd-7200"] == "2.5"
+    assert rows.loc[("sata-ssd", "write-heavy", "1.5"), "aLRU / MySQL"] == "1"
+    assert rows.loc[("nvme", "write-heavy", "1.25"), "aLRU / MySQL"] == "not measured"
 
 
 def test_the_gain_over_mysql_is_shown_by_the_number_of_records(recorded: pd.DataFrame) -> None:

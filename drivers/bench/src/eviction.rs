@@ -172,7 +172,7 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
             let three = [(true, FetchUnit::Block), (false, FetchUnit::Sectors), (false, FetchUnit::Block)];
             variants.extend(three.map(|(is_in_memory, fetch)| variant(is_in_memory, fetch)));
         }
-        let (mut disk, mut with_writes) = (Vec::new(), Vec::new());
+        let (mut disk, mut with_writes, mut beside_work) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=arguments.rounds {
             for variant in &mut variants {
                 let database = if variant.is_in_memory { &mut in_memory } else { &mut larger };
@@ -182,10 +182,12 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
                 larger.1.settle()?;
                 let duration = Duration::from_secs_f64(arguments.seconds / 2.0);
                 disk.push(scratch.random_reads(PAGE, DEPTH, duration)?);
+                beside_work.push(scratch.random_reads_beside_work(PAGE, DEPTH, duration)?);
                 with_writes.push(scratch.random_reads_and_writes(PAGE, DEPTH, READS_OF_A_BLOCK, duration)?);
             }
         }
-        show(arguments, ratio, &variants, &disk, &with_writes, report);
+        let disk = Disk { reads: disk, with_writes, beside_work };
+        show(arguments, ratio, &variants, &disk, report);
         if arguments.statistics {
             println!("{}", serde_json::Value::Object(larger.1.partition.stats()));
         }
@@ -193,14 +195,14 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
     Ok(())
 }
 
-fn show(
-    arguments: &Arguments,
-    times: f64,
-    variants: &[Variant],
-    disk: &[Reads],
-    with_writes: &[Reads],
-    report: &mut Report,
-) {
+/// What the disk did by itself, turn by turn; nothing where it cannot be measured.
+struct Disk {
+    reads: Vec<Reads>,
+    with_writes: Vec<Reads>,
+    beside_work: Vec<Reads>,
+}
+
+fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &Disk, report: &mut Report) {
     let settings = format!(
         "1 partition, in process, {} records x {ROW_BYTES} B, Zipf 1.0, {}, {times} times the budget, log off, {} outstanding, {} at once{}",
         arguments.records,
@@ -210,13 +212,16 @@ fn show(
         arguments.settings.iter().map(|setting| format!(", {setting}")).collect::<String>()
     );
     let disk_settings = format!("O_DIRECT, io_uring, one thread, file of {} MB", SCRATCH_BYTES / 1_000_000);
-    let disk_per_s: Vec<_> = disk.iter().map(|reads| reads.per_s).collect();
-    if !disk.is_empty() {
+    let per_s = |reads: &[Reads]| reads.iter().map(|reads| reads.per_s).collect::<Vec<_>>();
+    let disk_per_s = per_s(&disk.reads);
+    if !disk.reads.is_empty() {
         report.add(&format!("{RANDOM_READS} (beside {times}x)"), median(&disk_per_s), "IOPS", None, &disk_settings);
         let name = format!("{RANDOM_READS}, 1 MiB written for each {READS_OF_A_BLOCK} (beside {times}x)");
-        let per_s: Vec<_> = with_writes.iter().map(|reads| reads.per_s).collect();
-        let peer = ("the reads alone", ratio(&per_s, &disk_per_s));
-        report.add(&name, median(&per_s), "IOPS", Some(peer), &disk_settings);
+        let with_writes = per_s(&disk.with_writes);
+        let peer = ("the reads alone", ratio(&with_writes, &disk_per_s));
+        report.add(&name, median(&with_writes), "IOPS", Some(peer), &disk_settings);
+        let name = format!("{RANDOM_READS}, by a thread with other work (beside {times}x)");
+        report.add(&name, median(&per_s(&disk.beside_work)), "IOPS", None, &disk_settings);
     }
     for three in variants.chunks(3) {
         let [in_memory, larger @ ..] = three else { continue };
@@ -243,9 +248,9 @@ fn show(
             // Misses share a fetch when their tuples lie in one block.
             report.add(&format!("{name}: fetches"), per_thousand(tally.fetched), "/1000txn", None, &settings);
             let per_s = tally.fetched as f64 / tally.done.seconds;
-            let peer = (!disk.is_empty()).then(|| ("the disk's direct random reads", per_s / median(&disk_per_s)));
+            let peer = (!disk_per_s.is_empty()).then(|| ("the disk's direct random reads", per_s / median(&disk_per_s)));
             report.add(&format!("{name}: fetches in a second"), per_s, "IOPS", peer, &settings);
-            if in_memory.reads == 1.0 && !disk.is_empty() {
+            if in_memory.reads == 1.0 && !disk_per_s.is_empty() {
                 show_cost(&name, in_memory, tally, disk, &settings, report);
             }
         }
@@ -253,20 +258,23 @@ fn show(
 }
 
 /// What a miss costs the executor: its CPU time for a transaction, less that of one in memory and what it spent on constructing blocks, for each
-/// transaction that met an evicted tuple. The disk's read by itself costs it what a direct read of a page costs a thread that does nothing else.
-fn show_cost(name: &str, in_memory: &Variant, tally: &Tally, disk: &[Reads], settings: &str, report: &mut Report) {
+/// transaction that met an evicted tuple. The disk's read by itself costs it what a direct read of a page takes from a thread that has other work.
+fn show_cost(name: &str, in_memory: &Variant, tally: &Tally, disk: &Disk, settings: &str, report: &mut Report) {
     let transactions = tally.done.transactions as f64;
     let misses = tally.restarted as f64 / transactions;
     let beyond_us = tally.done.busy_us() - in_memory.tally.done.busy_us();
     let eviction_us = tally.eviction_us as f64 / transactions;
     let miss_us = (beyond_us - eviction_us) / misses;
-    let read_us = median(&disk.iter().map(|reads| reads.cpu_us).collect::<Vec<_>>());
+    let cpu_us = |reads: &[Reads]| median(&reads.iter().map(|reads| reads.cpu_us).collect::<Vec<_>>());
+    let read_us = cpu_us(&disk.beside_work);
     let idle = 1.0 - (tally.done.cpu_s - tally.done.idle_s) / tally.done.seconds;
     report.add(&format!("{name}: executor idle"), idle, "of time", None, settings);
     report.add(&format!("{name}: constructing blocks, for each miss"), eviction_us / misses, "us", None, settings);
     let calls = tally.system_calls_disk as f64 / tally.restarted as f64;
     report.add(&format!("{name}: system calls for the disk, for each miss"), calls, "calls", None, settings);
     report.add(&format!("{name}: fetch, merge and second run, for each miss"), miss_us, "us", None, settings);
-    let peer = ("CPU time of a direct read by itself", (miss_us - read_us) / read_us);
+    report.add(&format!("{name}: a direct read, by a thread with other work"), read_us, "us", None, settings);
+    report.add(&format!("{name}: a direct read, by one that sleeps"), cpu_us(&disk.reads), "us", None, settings);
+    let peer = ("what a direct read takes from other work", (miss_us - read_us) / read_us);
     report.add(&format!("{name}: the same without the read itself"), miss_us - read_us, "us", Some(peer), settings);
 }

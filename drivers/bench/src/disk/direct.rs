@@ -45,8 +45,39 @@ impl Drop for Scratch {
 #[derive(Debug, Clone, Copy)]
 pub struct Reads {
     pub per_s: f64,
-    /// Microseconds of this thread's CPU time for each, with what the kernel did on its behalf.
+    /// Microseconds of this thread's CPU time for each, with what the kernel did on its behalf, and without what other work took.
     pub cpu_us: f64,
+}
+
+/// Something else to do, in pieces that take equally long.
+struct Work {
+    state: u64,
+    done: u64,
+    piece_s: f64,
+}
+
+impl Work {
+    /// Pieces of some 10 us, and how long one takes while nothing else happens.
+    fn calibrated() -> Self {
+        const PIECES: u64 = 2000;
+        let mut work = Self { state: 1, done: 0, piece_s: 0.0 };
+        (0..PIECES).for_each(|_| work.piece());
+        let before_s = thread_cpu_s();
+        (0..PIECES).for_each(|_| work.piece());
+        work.piece_s = (thread_cpu_s() - before_s) / PIECES as f64;
+        work.done = 0;
+        work
+    }
+
+    fn piece(&mut self) {
+        // Each step waits for the one before, so that no processor does two at once.
+        self.state = (0..8000).fold(self.state, |state, step| std::hint::black_box(state ^ step).wrapping_mul(0x5851_F42D_4C95_7F2D));
+        self.done += 1;
+    }
+
+    fn took_s(&self) -> f64 {
+        self.done as f64 * self.piece_s
+    }
 }
 
 impl Scratch {
@@ -100,7 +131,18 @@ impl Scratch {
         Reader::new(&self.file, bytes, depth)?.run(duration, self.random_places(bytes))
     }
 
-    /// The same with a write of 1 MiB under way for each so many reads, in order, as blocks of evicted tuples are written.
+    /// The same by a thread that always has something else to do: what a read takes from that. What the kernel does when reads end, it does in an
+    /// interrupt, which a thread that sleeps meanwhile is not charged for.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn random_reads_beside_work(&self, bytes: usize, depth: usize, duration: Duration) -> anyhow::Result<Reads> {
+        let mut reader = Reader::new(&self.file, bytes, depth)?;
+        reader.work = Some(Work::calibrated());
+        reader.run(duration, self.random_places(bytes))
+    }
+
+    /// Such reads with a write of 1 MiB under way for each so many reads, in order, as blocks of evicted tuples are written.
     ///
     /// # Errors
     /// What the disk says.
@@ -172,6 +214,7 @@ struct Reader<'file> {
     /// One for each read in flight.
     buffers: Vec<AlignedBuf>,
     writes: Option<Writes>,
+    work: Option<Work>,
     in_flight: usize,
 }
 
@@ -187,7 +230,7 @@ impl<'file> Reader<'file> {
     fn new(file: &'file File, bytes: usize, depth: usize) -> anyhow::Result<Self> {
         let ring = IoUring::new((2 * depth).next_power_of_two() as u32).context("io_uring is refused")?;
         let buffers = (0..depth).map(|_| aligned_buf(bytes)).collect();
-        Ok(Self { ring, file, buffers, writes: None, in_flight: 0 })
+        Ok(Self { ring, file, buffers, writes: None, work: None, in_flight: 0 })
     }
 
     fn run(&mut self, duration: Duration, mut place: impl FnMut() -> u64) -> anyhow::Result<Reads> {
@@ -222,7 +265,8 @@ impl<'file> Reader<'file> {
         if let Some(problem) = problem {
             return Err(problem.context("direct I/O of the scratch file"));
         }
-        let cpu_us = (thread_cpu_s() - cpu_before_s) * 1e6 / count as f64;
+        let work_s = self.work.as_ref().map_or(0.0, Work::took_s);
+        let cpu_us = (thread_cpu_s() - cpu_before_s - work_s) * 1e6 / count as f64;
         Ok(Reads { per_s: count as f64 / started.elapsed().as_secs_f64(), cpu_us })
     }
 
@@ -254,11 +298,17 @@ impl<'file> Reader<'file> {
 
     /// Waits for at least one read; slots and results of those that have ended, in an empty list.
     fn wait(&mut self, ended: &mut Vec<(usize, i32)>) {
-        while let Err(error) = self.ring.submit_and_wait(1) {
+        let wanted = usize::from(self.work.is_none());
+        while let Err(error) = self.ring.submit_and_wait(wanted) {
             if error.kind() != std::io::ErrorKind::Interrupted {
                 // Reads may be in flight into buffers that the caller would free.
                 eprintln!("io_uring cannot be waited for: {error}");
                 std::process::abort();
+            }
+        }
+        if let Some(work) = &mut self.work {
+            while self.ring.completion().is_empty() {
+                work.piece();
             }
         }
         ended.extend(self.ring.completion().map(|completion| (completion.user_data() as usize, completion.result())));
@@ -278,6 +328,8 @@ mod tests {
         assert!(scratch.random_reads(PAGE, 8, millisecond).unwrap().per_s > 0.0);
         let mixed = scratch.random_reads_and_writes(PAGE, 8, 2, millisecond).unwrap();
         assert!(mixed.per_s > 0.0);
+        let beside_work = scratch.random_reads_beside_work(PAGE, 8, 20 * millisecond).unwrap();
+        assert!(beside_work.per_s > 0.0 && beside_work.cpu_us.is_finite());
         assert!(scratch.sequential_bytes_per_s(millisecond).unwrap() > 0.0 && scratch.written_bytes_per_s > 0.0);
         assert!(!scratch.synced_writes_us(millisecond).unwrap().is_empty());
         // Behind the end of the file.

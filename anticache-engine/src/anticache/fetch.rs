@@ -24,11 +24,18 @@ use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
 use crate::partition::{Age, IoTag, Partition, WaitingId};
 use crate::stats::{Counters, PauseKind};
 use crate::storage::meter::MemoryMeter;
+use crate::storage::region::prefetch;
 use crate::storage::table::{Refused, Table};
 use crate::storage::tuples::TupleId;
 
 /// Tuples after which the merging of blocks lets transactions run before it goes on; one block is always merged.
 const MOST_MERGED: u32 = 1024;
+
+/// Merges whose memory is prefetched together.
+const MERGE_WINDOW: usize = 16;
+/// Lines of a tuple that are; the processor's own prefetcher follows the checksum from there.
+const LINES_AHEAD: usize = 4;
+const CACHE_LINE_BYTES: usize = 64;
 
 /// What a merge brought back.
 #[derive(Debug, Default)]
@@ -169,7 +176,12 @@ impl Partition {
     }
 
     fn merge_backlog(&mut self) {
+        let mut near = 0;
         while !self.defers_merge() {
+            if near == 0 {
+                near = self.bring_merges_near();
+            }
+            near = near.saturating_sub(1);
             let Some((key, buffer)) = self.anticache.as_mut().and_then(|anticache| anticache.backlog.pop_front())
             else {
                 return;
@@ -183,6 +195,29 @@ impl Partition {
                 }
             }
         }
+    }
+
+    /// Brings near what the next merges will touch first, for several at once as the executor does it for transactions; for how many. One tuple of each:
+    /// of sectors seldom more are wanted, and the tuples of a block follow each other.
+    fn bring_merges_near(&self) -> usize {
+        let Some(anticache) = &self.anticache else { return 0 };
+        let mut merges = [None; MERGE_WINDOW];
+        for ((key, buffer), merge) in anticache.backlog.iter().zip(&mut merges) {
+            let Some(fetch) = anticache.fetches.get(key) else { continue };
+            let (Some(&(entry, _)), Some((part, _))) = (fetch.wanted.first(), &fetch.read) else { continue };
+            let table = &self.tables[usize::from(fetch.table)];
+            table.evicted().prefetch(entry);
+            *merge = Some((table, entry, part.start, &buffer[..]));
+        }
+        for (table, entry, start, read) in merges.into_iter().flatten().filter(|(table, entry, ..)| table.evicted().is_live(*entry)) {
+            table.prefetch_evicted_bucket(entry);
+            let offset = table.evicted().location(entry).offset as usize;
+            if let Some(tuple) = offset.checked_sub(start).and_then(|at| read.get(at..)) {
+                let lines = tuple.chunks(CACHE_LINE_BYTES).take(LINES_AHEAD);
+                lines.for_each(|line| prefetch(line.as_ptr()));
+            }
+        }
+        anticache.backlog.len().min(MERGE_WINDOW)
     }
 
     /// Steps 3 to 5 for what was `read`, or a block that is on its way to disk; false when there is no room for its tuples now. Room is made for their

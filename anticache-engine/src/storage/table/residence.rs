@@ -36,6 +36,13 @@ impl Table {
         }
     }
 
+    /// The same for a tuple that is evicted.
+    pub fn prefetch_evicted_bucket(&self, id: EvictedId) {
+        if let Some(Index::Hash(index)) = self.indexes.first() {
+            index.prefetch(Columns::Evicted(self.evicted.image(id)).hash(&self.def.indexes[0]));
+        }
+    }
+
     /// Puts the indexed columns, as the Evicted Table keeps them, in place of what is in `image`.
     fn image(&self, id: TupleId, image: &mut Vec<u8>) {
         image.clear();

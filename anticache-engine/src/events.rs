@@ -63,7 +63,7 @@ impl EventKind {
 pub struct Event {
     /// Position in its stream, from 0.
     pub number: u64,
-    /// When it ended, in microseconds since 1970.
+    /// When it ended, in microseconds since 1970; of traffic, when the first of the same turn of the executor did.
     pub at_us: u64,
     /// What.
     pub kind: EventKind,
@@ -105,6 +105,10 @@ pub struct Page<'events> {
     pub events: Vec<&'events Event>,
 }
 
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
+}
+
 /// The latest events of one stream.
 #[derive(Debug, Default)]
 struct Ring {
@@ -116,18 +120,27 @@ struct Ring {
 #[derive(Debug, Default)]
 pub struct Events {
     rings: [Ring; 2],
+    /// When the first event of the traffic of this turn ended, if there was one.
+    turn_us: Option<u64>,
 }
 
 impl Events {
+    /// A turn of the executor begins: batches and what lies between them. There are so many events of the traffic that the clock is read once for all of a turn.
+    pub fn begin_turn(&mut self) {
+        self.turn_us = None;
+    }
+
     /// Adds an event that ends now.
     pub fn add(&mut self, kind: EventKind, amounts: Amounts) {
         let ring = &mut self.rings[kind.stream() as usize];
         if ring.kept.len() == KEPT_EVENTS {
             ring.kept.pop_front();
         }
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let Amounts { took_us, block, blocks, tuples, bytes } = amounts;
-        let at_us = since_1970.as_micros() as u64;
+        let at_us = match kind.stream() {
+            Stream::Maintenance => now_us(),
+            Stream::Traffic => *self.turn_us.get_or_insert_with(now_us),
+        };
         ring.kept.push_back(Event { number: ring.next, at_us, kind, took_us, block, blocks, tuples, bytes });
         ring.next += 1;
     }

@@ -14,7 +14,7 @@ use std::time::Instant;
 use super::block::{BlockTuple, BlockView, TUPLE_PREFIX_BYTES};
 use super::block_table::{BlockState, Place};
 use super::evicted_table::{EvictedId, Location};
-use super::{AntiCache, Fetch, FetchKey, Room};
+use super::{AntiCache, Fetch, FetchKey, Few, Room};
 use crate::catalog::TableId;
 use crate::config::{FetchUnit, Merge};
 use crate::error::BlockError;
@@ -43,7 +43,7 @@ pub struct Merged {
     /// How long it took, in microseconds.
     pub took_us: u64,
     /// The tuples that transactions wait for, with the entries that they had in the Evicted Table.
-    pub wanted: Vec<(EvictedId, TupleId)>,
+    pub wanted: Few<(EvictedId, TupleId)>,
     /// All tuples.
     pub tuples: u32,
     /// Why one of them could not be brought back.
@@ -63,7 +63,7 @@ impl Partition {
             let key = anticache.key_for(self.tables[usize::from(table)].evicted().location(evicted_id));
             let fetch = anticache.fetches.entry(key).or_insert_with(|| {
                 anticache.queue.push_back(key);
-                Fetch { table, wanted: Vec::new(), waiters: Vec::new(), read: None, waits_since: None }
+                Fetch { table, wanted: Few::new(), waiters: Few::new(), read: None, waits_since: None }
             });
             fetch.wanted.push((evicted_id, waiter));
             // Nobody else asks for anything in between.
@@ -402,7 +402,8 @@ impl Partition {
             return;
         };
         let oldest = self.oldest(&fetch.waiters);
-        let (refused, others): (Vec<_>, Vec<_>) = fetch.waiters.iter().partition(|&&id| self.oldest(&[id]) == oldest);
+        let (refused, others): (Few<_>, Few<_>) =
+            fetch.waiters.into_iter().partition(|&id| self.oldest(&[id]) == oldest);
         others.iter().for_each(|&id| self.rob(id));
         self.release_waiters(others, None);
         self.release_waiters(refused, Some(&error));
@@ -422,7 +423,7 @@ impl Partition {
         }
     }
 
-    fn release_waiters(&mut self, waiters: Vec<WaitingId>, error: Option<&BlockError>) {
+    fn release_waiters(&mut self, waiters: Few<WaitingId>, error: Option<&BlockError>) {
         for id in waiters {
             let Some(waiting) = &mut self.waiting[id] else {
                 continue;
@@ -511,7 +512,7 @@ pub fn merge(
                 let location = table.evicted().is_live(*entry).then(|| table.evicted().location(*entry));
                 location.is_some_and(|location| location.block_id == block_id && view.covers(location.offset))
             };
-            let tuples: Vec<BlockTuple<'_>> = (wanted.iter().copied().filter(is_here))
+            let tuples: Few<BlockTuple<'_>> = (wanted.iter().copied().filter(is_here))
                 .map(|entry| {
                     let tuple = view.tuple(table.evicted().location(entry).offset)?;
                     Ok(BlockTuple { entry, ..tuple })

@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use crate::catalog::TableId;
 use crate::config::{Compaction, Config, EvictFrom, FetchUnit, Merge};
 use crate::error::StartError;
@@ -40,6 +42,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A hash table for numbers that nobody chooses.
 pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<rapidhash::fast::RapidHasher<'static>>>;
+
+/// A list that seldom has more than one element, and then needs no memory of its own.
+pub(crate) type Few<T> = SmallVec<[T; 1]>;
 
 /// Buffers of one size. They are counted against the memory budget from the start and taken from the kernel when first used.
 #[derive(Debug)]
@@ -120,8 +125,8 @@ impl FetchKey {
 pub(crate) struct Fetch {
     pub(crate) table: TableId,
     /// What each transaction that waits for it wants of the block.
-    pub(crate) wanted: Vec<(EvictedId, WaitingId)>,
-    pub(crate) waiters: Vec<WaitingId>,
+    pub(crate) wanted: Few<(EvictedId, WaitingId)>,
+    pub(crate) waiters: Few<WaitingId>,
     /// Which bytes of the block were asked for last, and when that block was made.
     read: Option<(Range<usize>, u64)>,
     /// Groups of the log that had been written when it first had to wait for memory.
@@ -130,8 +135,8 @@ pub(crate) struct Fetch {
 
 impl Fetch {
     /// The tuples that are wanted, ascending, each once.
-    fn entries(&self) -> Vec<EvictedId> {
-        let mut entries: Vec<EvictedId> = self.wanted.iter().map(|&(entry, _)| entry).collect();
+    fn entries(&self) -> Few<EvictedId> {
+        let mut entries: Few<EvictedId> = self.wanted.iter().map(|&(entry, _)| entry).collect();
         entries.sort_unstable();
         entries.dedup();
         entries

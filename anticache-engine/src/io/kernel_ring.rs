@@ -12,11 +12,11 @@ use io_uring::{IoUring, opcode, types};
 
 use super::AlignedBuf;
 use super::files::{DiskFile, Handle};
-use super::ring::{Completion, OperationId, Request};
+use super::ring::{Buffers, Completion, OperationId, Request};
 
 struct Operation {
     tag: u64,
-    buffers: Vec<AlignedBuf>,
+    buffers: Buffers,
     iovecs: Vec<libc::iovec>,
     file: Arc<dyn DiskFile>,
     bytes: usize,
@@ -91,7 +91,7 @@ impl KernelRing {
         &mut self,
         file: &Arc<dyn DiskFile>,
         request: Request,
-        mut buffers: Vec<AlignedBuf>,
+        mut buffers: Buffers,
         tag: u64,
     ) -> OperationId {
         let Handle::Kernel(descriptor) = file.handle() else {
@@ -210,7 +210,9 @@ impl Drop for KernelRing {
 
 #[cfg(test)]
 mod tests {
-    use super::{KernelRing, Request};
+    use smallvec::smallvec;
+
+    use super::{Buffers, KernelRing, Request};
     use crate::io::aligned_buf;
     use crate::io::files::{Files, KernelFiles};
 
@@ -222,7 +224,7 @@ mod tests {
         let mut ring = KernelRing::new(4).unwrap();
         for errno in [libc::EAGAIN, libc::EBUSY, libc::EINTR] {
             let mut done = Vec::new();
-            ring.start(&file, Request::Write { offset: 0, durable: true }, vec![aligned_buf(4096)], 1);
+            ring.start(&file, Request::Write { offset: 0, durable: true }, smallvec![aligned_buf(4096)], 1);
             ring.refusals = vec![errno];
             ring.submit().unwrap();
             let mut event = [0; 8];
@@ -234,14 +236,14 @@ mod tests {
                 ring.submit().unwrap();
                 ring.reap(&mut done);
             }
-            ring.start(&file, Request::Read { offset: 0, bytes: 4096 }, vec![aligned_buf(4096)], 2);
+            ring.start(&file, Request::Read { offset: 0, bytes: 4096 }, smallvec![aligned_buf(4096)], 2);
             ring.refusals = vec![errno; 5];
             while done.len() < 2 {
                 ring.wait(&mut done).unwrap();
             }
             assert!(done.iter().all(|completion| completion.result.is_ok()) && ring.in_flight() == 0);
         }
-        ring.start(&file, Request::Sync, Vec::new(), 3);
+        ring.start(&file, Request::Sync, Buffers::new(), 3);
         ring.refusals = vec![libc::EBADF];
         assert_eq!(ring.submit().unwrap_err().raw_os_error(), Some(libc::EBADF));
     }

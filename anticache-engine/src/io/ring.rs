@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::AlignedBuf;
 use super::files::DiskFile;
 use super::kernel_ring::KernelRing;
@@ -11,6 +13,9 @@ use super::simulated::SimulatedRing;
 
 /// Number of an operation in flight.
 pub type OperationId = usize;
+
+/// Of an operation; most have one.
+pub type Buffers = SmallVec<[AlignedBuf; 1]>;
 
 /// What an operation does.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +33,7 @@ pub struct Completion {
     /// What the submitter named it.
     pub tag: u64,
     /// The buffers, given back.
-    pub buffers: Vec<AlignedBuf>,
+    pub buffers: Buffers,
     /// Ok when all bytes were transferred; a short transfer is an error.
     pub result: io::Result<()>,
 }
@@ -117,7 +122,7 @@ impl IoRing {
         tag: u64,
     ) -> OperationId {
         assert!((1..=buffer.len()).contains(&bytes), "{bytes} bytes into {}", buffer.len());
-        self.start(file, Request::Read { offset, bytes }, vec![buffer], tag)
+        self.start(file, Request::Read { offset, bytes }, smallvec![buffer], tag)
     }
 
     /// Starts to write `buffers` one behind the other at `offset` in one operation; `durable` = complete only when on stable storage.
@@ -132,7 +137,7 @@ impl IoRing {
         durable: bool,
         tag: u64,
     ) -> OperationId {
-        self.start(file, Request::Write { offset, durable }, buffers, tag)
+        self.start(file, Request::Write { offset, durable }, buffers.into(), tag)
     }
 
     /// Starts to make durable what has been written to a file: operations on it that completed before this call. What is in flight beside it may
@@ -141,10 +146,10 @@ impl IoRing {
     /// # Panics
     /// As [`IoRing::read`].
     pub fn fsync(&mut self, file: &Arc<dyn DiskFile>, tag: u64) -> OperationId {
-        self.start(file, Request::Sync, Vec::new(), tag)
+        self.start(file, Request::Sync, Buffers::new(), tag)
     }
 
-    fn start(&mut self, file: &Arc<dyn DiskFile>, request: Request, buffers: Vec<AlignedBuf>, tag: u64) -> OperationId {
+    fn start(&mut self, file: &Arc<dyn DiskFile>, request: Request, buffers: Buffers, tag: u64) -> OperationId {
         match &mut self.0 {
             Backend::Kernel(ring) => ring.start(file, request, buffers, tag),
             Backend::Simulated(ring) => ring.start(file, request, buffers, tag),

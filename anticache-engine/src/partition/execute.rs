@@ -72,6 +72,7 @@ impl Partition {
         sink: &mut S,
     ) {
         for window in requests.chunks(PREFETCH_WINDOW) {
+            self.events.begin_turn();
             self.bound_group(sink);
             self.bound_snapshot(sink);
             self.prefetch(input, window);

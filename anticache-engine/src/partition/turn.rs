@@ -61,6 +61,7 @@ impl Partition {
     /// the disk. Call it after each batch and whenever [`IoRing::event`] fires.
     pub fn poll<S: ReplySink>(&mut self, sink: &mut S) {
         let mut since = Instant::now();
+        self.events.begin_turn();
         self.complete_io(sink);
         let has_ready = self.has_ready();
         if has_ready {

@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::admission::Age;
 use super::multi::MultiRequest;
 use super::{Invocation, MAX_RESTARTS, Origin, Partition, ReplySink};
+use crate::anticache::Few;
 use crate::catalog::TableId;
 use crate::events::{Amounts, EventKind};
 use crate::storage::tuples::{TupleId, flag};
@@ -26,8 +29,8 @@ pub(crate) enum Waiter {
         origin: Origin,
         /// Number of its procedure.
         procedure: u16,
-        /// Its parameters.
-        params: Vec<u8>,
+        /// Its parameters; those of a read take no memory of their own.
+        params: SmallVec<[u8; 32]>,
         /// Executions before the next.
         restarts: u32,
     },
@@ -61,7 +64,7 @@ pub(crate) struct Waiting {
     pub(super) waiter: Waiter,
     pub(super) age: Age,
     /// Tuples that must stay in memory until it ran.
-    pub(crate) pinned: Vec<(TableId, TupleId)>,
+    pub(crate) pinned: Few<(TableId, TupleId)>,
     /// Blocks not merged yet.
     pub(crate) blocks_pending: u32,
     /// Why a block of it cannot be had.
@@ -78,7 +81,7 @@ impl Waiting {
     pub(super) fn new(waiter: Waiter, age: Age) -> Self {
         let (was_robbed, is_held_back) = (false, false);
         let bytes = WAITER_BYTES + waiter.params_bytes();
-        Self { waiter, age, pinned: Vec::new(), blocks_pending: 0, problem: None, was_robbed, is_held_back, bytes }
+        Self { waiter, age, pinned: Few::new(), blocks_pending: 0, problem: None, was_robbed, is_held_back, bytes }
     }
 
     /// Where its reply goes, when that is this partition's business alone.
@@ -99,7 +102,7 @@ impl Invocation<'_> {
         Waiter::Single {
             origin: self.origin,
             procedure: self.procedure,
-            params: self.params.to_vec(),
+            params: SmallVec::from_slice(self.params),
             restarts: self.restarts + 1,
         }
     }

@@ -441,7 +441,7 @@ impl Partition {
             self.abandon_snapshot(&mut run, problem.clone());
         }
         if number == WRITE {
-            run.stream.written(completion.buffers);
+            run.stream.written(completion.buffers.into_vec());
         }
         if let Phase::Syncs(left) = run.phase
             && number != WRITE

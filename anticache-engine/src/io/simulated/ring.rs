@@ -8,12 +8,12 @@ use super::SimulatedDisk;
 use super::state::{Flight, FlightId, FlightKind};
 use crate::io::AlignedBuf;
 use crate::io::files::{DiskFile, Handle};
-use crate::io::ring::{Completion, OperationId, Request};
+use crate::io::ring::{Buffers, Completion, OperationId, Request};
 
 #[derive(Debug)]
 struct Started {
     tag: u64,
-    buffers: Vec<AlignedBuf>,
+    buffers: Buffers,
 }
 
 /// Operations in flight on a simulated disk.
@@ -64,7 +64,7 @@ impl SimulatedRing {
         &mut self,
         file: &Arc<dyn DiskFile>,
         request: Request,
-        buffers: Vec<AlignedBuf>,
+        buffers: Buffers,
         tag: u64,
     ) -> OperationId {
         let Handle::Simulated(handle) = file.handle() else {

@@ -5,7 +5,7 @@
 //! ```text
 //! header, 64 bytes                          then for every tuple
 //!  0  magic "ACB1"        4                  0  length of the row       4
-//!  4  format version (2)  2                  4  checksum                4
+//!  4  format version (3)  2                  4  checksum                4
 //!  6  table id            2                  8  Evicted Table entry     4
 //!  8  block id            4                 12  serialized row, see the catalog
 //! 12  number of tuples    4
@@ -16,6 +16,9 @@
 //! 60  checksum of 0..60   4
 //! ```
 //!
+//! A tuple that would lie in one sector more than it has to begins with the next sector, if that leaves little empty: its fetch then reads one less. The gap
+//! has the length 0xffffffff, if there is room for one. Version 2, which is read as well, had no gaps.
+//!
 //! The number of its Evicted Table entry tells whether a tuple is still here: the entry then refers to this block and offset.
 //!
 //! A tuple's checksum covers block id, creation time, offset, entry, length and row, so that a stale or misplaced block, or a wrong offset, is
@@ -24,7 +27,7 @@
 use super::evicted_table::EvictedId;
 use crate::catalog::TableId;
 use crate::error::BlockError;
-use crate::io::AlignedBuf;
+use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
 
 /// Bytes of a block's header.
 pub const BLOCK_HEADER_BYTES: usize = 64;
@@ -32,7 +35,25 @@ pub const BLOCK_HEADER_BYTES: usize = 64;
 pub const TUPLE_PREFIX_BYTES: usize = 12;
 
 const MAGIC: [u8; 4] = *b"ACB1";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
+/// The version before, without gaps.
+const WITHOUT_GAPS: u16 = 2;
+/// What stands in a gap in the place of a length.
+const GAP: u32 = u32::MAX;
+const LENGTH_BYTES: usize = 4;
+/// The tuple behind a gap is so many times as long at least.
+const GAPS_OF_A_TUPLE: usize = 16;
+const SECTOR_BYTES: usize = DIRECT_IO_ALIGN_BYTES;
+
+/// Where a tuple with a row of `row_bytes` begins when those before it end at `used`: there, or with the next sector.
+fn beginning(used: usize, row_bytes: usize) -> usize {
+    let bytes = TUPLE_PREFIX_BYTES + row_bytes;
+    let next = used.next_multiple_of(SECTOR_BYTES);
+    let sectors = |at: usize| (at + bytes).div_ceil(SECTOR_BYTES) - at / SECTOR_BYTES;
+    let is_worth_it = (next - used) * GAPS_OF_A_TUPLE <= bytes && sectors(next) < sectors(used);
+    // Where a length does not fit, a tuple's could not be told from a gap's.
+    if is_worth_it || next - used < LENGTH_BYTES { next } else { used }
+}
 
 /// What identifies a block; kept in memory by the Block Table and compared with the header at every read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,12 +102,14 @@ impl BlockBuilder {
 
     /// Rows of `row_bytes` that fit in a block of `block_bytes`.
     pub fn capacity(block_bytes: usize, row_bytes: usize) -> usize {
-        block_bytes.saturating_sub(BLOCK_HEADER_BYTES) / (TUPLE_PREFIX_BYTES + row_bytes)
+        let end = |used: usize| beginning(used, row_bytes) + TUPLE_PREFIX_BYTES + row_bytes;
+        std::iter::successors(Some(BLOCK_HEADER_BYTES), |&used| Some(end(used)).filter(|&end| end <= block_bytes)).skip(1).count()
     }
 
     /// Offset that a row of `row_bytes` would get; `None` when the block is full.
     pub fn place_for(&self, row_bytes: usize) -> Option<u32> {
-        (self.used + TUPLE_PREFIX_BYTES + row_bytes <= self.buffer.len()).then_some(self.used as u32)
+        let at = beginning(self.used, row_bytes);
+        (at + TUPLE_PREFIX_BYTES + row_bytes <= self.buffer.len()).then_some(at as u32)
     }
 
     /// Appends the serialized row of an Evicted Table entry.
@@ -94,9 +117,10 @@ impl BlockBuilder {
     /// # Panics
     /// If the block is full, see [`BlockBuilder::place_for`].
     pub fn push(&mut self, entry: EvictedId, row: &[u8]) {
-        let offset = self.used as u32;
-        let end = self.used + TUPLE_PREFIX_BYTES + row.len();
-        let slot = &mut self.buffer[self.used..end];
+        let at = beginning(self.used, row.len());
+        self.buffer[self.used..at].fill(GAP as u8);
+        let (offset, end) = (at as u32, at + TUPLE_PREFIX_BYTES + row.len());
+        let slot = &mut self.buffer[at..end];
         slot[0..4].copy_from_slice(&(row.len() as u32).to_le_bytes());
         slot[4..8].copy_from_slice(&self.identity.tuple_checksum(offset, entry, row).to_le_bytes());
         slot[8..12].copy_from_slice(&entry.to_le_bytes());
@@ -152,6 +176,7 @@ pub struct BlockView<'block> {
     /// Where its last one ends.
     used: usize,
     tuples: u32,
+    has_gaps: bool,
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -176,10 +201,11 @@ impl<'block> BlockView<'block> {
         if found != expected {
             return Err(BlockError::HeaderChecksum { block_id, found, expected });
         }
-        if bytes[0..4] != MAGIC || bytes[4..6] != VERSION.to_le_bytes() {
+        let version = u16::from_le_bytes([bytes[4], bytes[5]]);
+        if bytes[0..4] != MAGIC || ![WITHOUT_GAPS, VERSION].contains(&version) {
             return Err(wrong(
                 format!("magic and version {:02x?}", &bytes[0..6]),
-                format!("{MAGIC:02x?} and {VERSION}"),
+                format!("{MAGIC:02x?} and {WITHOUT_GAPS} or {VERSION}"),
             ));
         }
         let mut created = [0; 8];
@@ -197,12 +223,13 @@ impl<'block> BlockView<'block> {
         if !(BLOCK_HEADER_BYTES..=bytes.len()).contains(&used) {
             return Err(wrong(format!("{used} bytes used"), format!("at most {}", bytes.len())));
         }
-        Ok(Self { identity, bytes, start: 0, first: BLOCK_HEADER_BYTES, used, tuples: u32_at(bytes, 12) })
+        let (tuples, has_gaps) = (u32_at(bytes, 12), version != WITHOUT_GAPS);
+        Ok(Self { identity, bytes, start: 0, first: BLOCK_HEADER_BYTES, used, tuples, has_gaps })
     }
 
     /// A block of which only the `bytes` from `start` on were read. Without the header, a tuple's own checksum tells whether it is the wanted block's.
     pub fn of_part(identity: BlockIdentity, bytes: &'block [u8], start: usize) -> Self {
-        Self { identity, bytes, start, first: start.max(BLOCK_HEADER_BYTES), used: start + bytes.len(), tuples: 0 }
+        Self { identity, bytes, start, first: start.max(BLOCK_HEADER_BYTES), used: start + bytes.len(), tuples: 0, has_gaps: false }
     }
 
     /// Whether a tuple at this offset begins in what was read.
@@ -240,12 +267,19 @@ impl<'block> BlockView<'block> {
         Ok(BlockTuple { offset, entry, row })
     }
 
+    /// Where the tuple behind the one that ends at `offset` begins.
+    fn behind_gap(&self, offset: u32) -> u32 {
+        let next = offset.next_multiple_of(SECTOR_BYTES as u32);
+        let is_gap = || (next - offset) < LENGTH_BYTES as u32 || u32_at(self.bytes, offset as usize) == GAP;
+        if self.has_gaps && (next as usize) < self.used && is_gap() { next } else { offset }
+    }
+
     /// All tuples, holes included; stops after the first error.
     pub fn all(&self) -> impl Iterator<Item = Result<BlockTuple<'block>, BlockError>> + use<'block> {
         let view = *self;
         let mut at = Some(view.first as u32);
         std::iter::from_fn(move || {
-            let offset = at.filter(|&offset| (offset as usize) < view.used)?;
+            let offset = view.behind_gap(at.filter(|&offset| (offset as usize) < view.used)?);
             let tuple = view.tuple(offset);
             at = tuple.as_ref().ok().map(|tuple| offset + (TUPLE_PREFIX_BYTES + tuple.row.len()) as u32);
             Some(tuple)
@@ -298,7 +332,13 @@ mod tests {
                 prop_assert_eq!(view.tuple(offset).unwrap(), BlockTuple { offset, entry: entry as u32, row });
             }
             let all: Result<Vec<_>, _> = view.all().map(|tuple| tuple.map(|tuple| tuple.offset)).collect();
-            prop_assert_eq!(all.unwrap(), offsets);
+            prop_assert_eq!(all.unwrap(), offsets.clone());
+            for (row, offset) in rows.iter().zip(offsets) {
+                let bytes = TUPLE_PREFIX_BYTES + row.len();
+                let sectors = (offset as usize + bytes).div_ceil(SECTOR_BYTES) - offset as usize / SECTOR_BYTES;
+                let room = SECTOR_BYTES - offset as usize % SECTOR_BYTES;
+                prop_assert!(sectors == 1 || room * GAPS_OF_A_TUPLE > bytes, "{} bytes at {}", bytes, offset);
+            }
         }
 
         #[test]
@@ -325,6 +365,36 @@ mod tests {
             let (block, _) = build(&[bytes]);
             let _ = BlockView::open(IDENTITY, &block).unwrap().tuple(offset);
         }
+    }
+
+    /// Rows of YCSB's size, of which but one in a block lies in two sectors.
+    #[test]
+    fn tuples_keep_to_their_sectors() {
+        let capacity = BlockBuilder::capacity(1 << 20, 1000);
+        let mut builder = BlockBuilder::new(IDENTITY, aligned_buf(1 << 20));
+        let mut offsets = Vec::new();
+        while let Some(offset) = builder.place_for(1000) {
+            builder.push(offsets.len() as u32, &[1; 1000]);
+            offsets.push(offset);
+        }
+        let crossing = offsets.iter().filter(|&&offset| offset as usize % SECTOR_BYTES + 1012 > SECTOR_BYTES);
+        assert_eq!((offsets.len(), crossing.count()), (capacity, 1));
+        assert!(capacity > 1020, "{capacity}");
+    }
+
+    /// Version 2 is version 3 without gaps, as blocks of rows that need none are.
+    #[test]
+    fn blocks_of_the_version_before_are_read() {
+        let (mut block, offsets) = build(&[b"row".to_vec(), b"another".to_vec()]);
+        block[4..6].copy_from_slice(&WITHOUT_GAPS.to_le_bytes());
+        let checksum = crc32c::crc32c(&block[..60]);
+        block[60..64].copy_from_slice(&checksum.to_le_bytes());
+        let all: Result<Vec<_>, _> = BlockView::open(IDENTITY, &block).unwrap().all().collect();
+        assert_eq!(all.unwrap().iter().map(|tuple| tuple.offset).collect::<Vec<_>>(), offsets);
+        block[4] = 1;
+        let checksum = crc32c::crc32c(&block[..60]);
+        block[60..64].copy_from_slice(&checksum.to_le_bytes());
+        assert!(BlockView::open(IDENTITY, &block).unwrap_err().to_string().contains("version"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::catalog::Catalog;
-use crate::config::{AntiCaching, Config, Log};
+use crate::config::{AntiCaching, Config, FetchUnit, Log};
 use crate::memory_audit::{Sink, allocations};
 use crate::net::frame::{RequestHead, Status, parse_requests, write_request};
 use crate::partition::Partition;
@@ -232,17 +232,29 @@ fn the_command_log_allocates_by_the_group() {
     assert!(small <= 4.0 && large <= 4.0, "{small} allocations for a small group, {large} for a large one");
 }
 
-/// What a transaction that has to wait for a block allocates: its parameters and what it keeps in memory, the fetch, the read, and the merge.
+/// A read that has to wait for a block allocates nothing, an update its parameters. What else does is the eviction of as many tuples, by the block.
 #[test]
-fn a_transaction_that_waits_allocates_a_few_times() {
-    let mut driven = Driven::ycsb(4 << 20, |config| config.eviction_block_bytes = 64 << 10);
-    let (warming, requests) = (driven.draw_ycsb(5000, true, true), driven.draw_ycsb(5000, true, true));
-    driven.run(&warming);
-    let before = driven.partition.counters().restarted;
-    let allocated = driven.allocations_of(&requests);
-    let restarted = driven.partition.counters().restarted - before;
-    assert!(restarted > 1000, "{restarted} restarts");
-    assert!(allocated <= 4 * restarted, "{allocated} allocations for {restarted} restarts");
+fn a_transaction_that_waits_allocates_its_parameters_at_most() {
+    for fetch in [FetchUnit::Block, FetchUnit::Sectors] {
+        let mut driven =
+            Driven::ycsb(4 << 20, |config| (config.eviction_block_bytes, config.fetch) = (64 << 10, fetch));
+        let warming = driven.draw_ycsb(5000, true, true);
+        driven.run(&warming);
+        for (updates, of_each) in [(false, 0), (true, 1)] {
+            let requests = driven.draw_ycsb(5000, !updates, updates);
+            let before = *driven.partition.counters();
+            let allocated = driven.allocations_of(&requests);
+            let after = driven.partition.counters();
+            let restarted = after.restarted - before.restarted;
+            let blocks = after.evicted_blocks - before.evicted_blocks;
+            assert!(restarted > 1000 && blocks > 10, "{restarted} restarts, {blocks} blocks");
+            let most = of_each * restarted + 10 * blocks;
+            assert!(
+                allocated <= most,
+                "{allocated} allocations for {restarted} restarts and {blocks} blocks: {fetch:?}"
+            );
+        }
+    }
 }
 
 /// That the tests above would see one: a log group is handed to the disk by a system call.

@@ -103,7 +103,9 @@ impl BlockBuilder {
     /// Rows of `row_bytes` that fit in a block of `block_bytes`.
     pub fn capacity(block_bytes: usize, row_bytes: usize) -> usize {
         let end = |used: usize| beginning(used, row_bytes) + TUPLE_PREFIX_BYTES + row_bytes;
-        std::iter::successors(Some(BLOCK_HEADER_BYTES), |&used| Some(end(used)).filter(|&end| end <= block_bytes)).skip(1).count()
+        std::iter::successors(Some(BLOCK_HEADER_BYTES), |&used| Some(end(used)).filter(|&end| end <= block_bytes))
+            .skip(1)
+            .count()
     }
 
     /// Offset that a row of `row_bytes` would get; `None` when the block is full.
@@ -229,7 +231,15 @@ impl<'block> BlockView<'block> {
 
     /// A block of which only the `bytes` from `start` on were read. Without the header, a tuple's own checksum tells whether it is the wanted block's.
     pub fn of_part(identity: BlockIdentity, bytes: &'block [u8], start: usize) -> Self {
-        Self { identity, bytes, start, first: start.max(BLOCK_HEADER_BYTES), used: start + bytes.len(), tuples: 0, has_gaps: false }
+        Self {
+            identity,
+            bytes,
+            start,
+            first: start.max(BLOCK_HEADER_BYTES),
+            used: start + bytes.len(),
+            tuples: 0,
+            has_gaps: false,
+        }
     }
 
     /// Whether a tuple at this offset begins in what was read.

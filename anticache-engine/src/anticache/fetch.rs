@@ -209,7 +209,9 @@ impl Partition {
             table.evicted().prefetch(entry);
             *merge = Some((table, entry, part.start, &buffer[..]));
         }
-        for (table, entry, start, read) in merges.into_iter().flatten().filter(|(table, entry, ..)| table.evicted().is_live(*entry)) {
+        for (table, entry, start, read) in
+            merges.into_iter().flatten().filter(|(table, entry, ..)| table.evicted().is_live(*entry))
+        {
             table.prefetch_evicted_bucket(entry);
             let offset = table.evicted().location(entry).offset as usize;
             if let Some(tuple) = offset.checked_sub(start).and_then(|at| read.get(at..)) {

@@ -248,7 +248,8 @@ fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &Disk, re
             // Misses share a fetch when their tuples lie in one block.
             report.add(&format!("{name}: fetches"), per_thousand(tally.fetched), "/1000txn", None, &settings);
             let per_s = tally.fetched as f64 / tally.done.seconds;
-            let peer = (!disk_per_s.is_empty()).then(|| ("the disk's direct random reads", per_s / median(&disk_per_s)));
+            let peer =
+                (!disk_per_s.is_empty()).then(|| ("the disk's direct random reads", per_s / median(&disk_per_s)));
             report.add(&format!("{name}: fetches in a second"), per_s, "IOPS", peer, &settings);
             if in_memory.reads == 1.0 && !disk_per_s.is_empty() {
                 show_cost(&name, in_memory, tally, disk, &settings, report);

@@ -71,7 +71,8 @@ impl Work {
 
     fn piece(&mut self) {
         // Each step waits for the one before, so that no processor does two at once.
-        self.state = (0..8000).fold(self.state, |state, step| std::hint::black_box(state ^ step).wrapping_mul(0x5851_F42D_4C95_7F2D));
+        self.state = (0..8000)
+            .fold(self.state, |state, step| std::hint::black_box(state ^ step).wrapping_mul(0x5851_F42D_4C95_7F2D));
         self.done += 1;
     }
 

@@ -160,7 +160,7 @@ impl Bench {
         let elapsed_ms = ms_since(started);
         let completion = done.swap_remove(0);
         completion.result.map_err(|error| format!("{step} of a block: {error}"))?;
-        Ok((completion.buffers, elapsed_ms))
+        Ok((completion.buffers.into_vec(), elapsed_ms))
     }
 }
 

@@ -284,16 +284,32 @@ impl<'block> BlockView<'block> {
         if self.has_gaps && (next as usize) < self.used && is_gap() { next } else { offset }
     }
 
-    /// All tuples, holes included; stops after the first error.
+    /// All tuples, holes included; stops after the first error. That there are fewer than the header says is one: something else was taken for a gap.
     pub fn all(&self) -> impl Iterator<Item = Result<BlockTuple<'block>, BlockError>> + use<'block> {
         let view = *self;
-        let mut at = Some(view.first as u32);
+        let (mut at, mut found) = (view.first as u32, 0);
+        let mut ended = false;
         std::iter::from_fn(move || {
-            let offset = view.behind_gap(at.filter(|&offset| (offset as usize) < view.used)?);
-            let tuple = view.tuple(offset);
-            at = tuple.as_ref().ok().map(|tuple| offset + (TUPLE_PREFIX_BYTES + tuple.row.len()) as u32);
+            if ended {
+                return None;
+            }
+            if at as usize >= view.used {
+                ended = true;
+                return (found < view.tuples).then(|| Err(view.too_few(found)));
+            }
+            let tuple = view.tuple(view.behind_gap(at));
+            match &tuple {
+                Ok(tuple) => at = tuple.offset + (TUPLE_PREFIX_BYTES + tuple.row.len()) as u32,
+                Err(_) => ended = true,
+            }
+            found += 1;
             Some(tuple)
         })
+    }
+
+    fn too_few(&self, found: u32) -> BlockError {
+        let block_id = self.identity.block_id;
+        BlockError::Read { block_id, problem: format!("{found} of its {} tuples are there", self.tuples) }
     }
 }
 
@@ -390,6 +406,19 @@ mod tests {
         let crossing = offsets.iter().filter(|&&offset| offset as usize % SECTOR_BYTES + 1012 > SECTOR_BYTES);
         assert_eq!((offsets.len(), crossing.count()), (capacity, 1));
         assert!(capacity > 1020, "{capacity}");
+    }
+
+    /// The end of a sector in which every bit was set looks like a gap.
+    #[test]
+    fn a_tuple_that_is_taken_for_a_gap_is_missed() {
+        // Four fill what the header leaves of the first sector.
+        let (mut block, offsets) = build(&vec![vec![1; 996]; 7]);
+        assert_eq!(offsets[4] as usize, SECTOR_BYTES);
+        block[offsets[3] as usize..SECTOR_BYTES].fill(0xff);
+        let all: Vec<_> = BlockView::open(IDENTITY, &block).unwrap().all().collect();
+        let (last, others) = all.split_last().unwrap();
+        assert!(others.len() == 6 && others.iter().all(Result::is_ok), "{all:?}");
+        assert!(last.as_ref().unwrap_err().to_string().contains("6 of its 7 tuples"), "{last:?}");
     }
 
     /// Version 2 is version 3 without gaps, as blocks of rows that need none are.

@@ -27,7 +27,7 @@
 use super::evicted_table::EvictedId;
 use crate::catalog::TableId;
 use crate::error::BlockError;
-use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
+use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES as SECTOR_BYTES};
 
 /// Bytes of a block's header.
 pub const BLOCK_HEADER_BYTES: usize = 64;
@@ -43,7 +43,6 @@ const GAP: u32 = u32::MAX;
 const LENGTH_BYTES: usize = 4;
 /// The tuple behind a gap is so many times as long at least.
 const GAPS_OF_A_TUPLE: usize = 16;
-const SECTOR_BYTES: usize = DIRECT_IO_ALIGN_BYTES;
 
 /// Where a tuple with a row of `row_bytes` begins when those before it end at `used`: there, or with the next sector.
 fn beginning(used: usize, row_bytes: usize) -> usize {

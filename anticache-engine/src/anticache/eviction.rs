@@ -25,7 +25,7 @@ use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition};
 use crate::stats::Counters;
 use crate::storage::meter::MemoryMeter;
-use crate::storage::table::Table;
+use crate::storage::table::{Found, Table};
 use crate::storage::tuples::{NO_TUPLE, TupleId, flag};
 
 /// How long after a failed write of blocks it is tried again.
@@ -320,7 +320,7 @@ impl Lookahead {
             self.next = tuples.next(self.next);
             tuples.prefetch_links(self.next);
         }
-        table.prefetch_entry(self.rows[(self.at + AHEAD / 2) % AHEAD]);
+        table.prefetch_entry(Found::Resident(self.rows[(self.at + AHEAD / 2) % AHEAD]));
     }
 }
 

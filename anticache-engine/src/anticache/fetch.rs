@@ -24,8 +24,8 @@ use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
 use crate::partition::{Age, IoTag, Partition, WaitingId};
 use crate::stats::{Counters, PauseKind};
 use crate::storage::meter::MemoryMeter;
-use crate::storage::region::prefetch;
-use crate::storage::table::{Refused, Table};
+use crate::storage::region::{LINE_BYTES, prefetch};
+use crate::storage::table::{Found, Refused, Table};
 use crate::storage::tuples::TupleId;
 
 /// Tuples after which the merging of blocks lets transactions run before it goes on; one block is always merged.
@@ -35,7 +35,6 @@ const MOST_MERGED: u32 = 1024;
 const MERGE_WINDOW: usize = 16;
 /// Lines of a tuple that are; the processor's own prefetcher follows the checksum from there.
 const LINES_AHEAD: usize = 4;
-const CACHE_LINE_BYTES: usize = 64;
 
 /// What a merge brought back.
 #[derive(Debug, Default)]
@@ -212,10 +211,10 @@ impl Partition {
         for (table, entry, start, read) in
             merges.into_iter().flatten().filter(|(table, entry, ..)| table.evicted().is_live(*entry))
         {
-            table.prefetch_evicted_bucket(entry);
+            table.prefetch_entry(Found::Evicted(entry));
             let offset = table.evicted().location(entry).offset as usize;
             if let Some(tuple) = offset.checked_sub(start).and_then(|at| read.get(at..)) {
-                let lines = tuple.chunks(CACHE_LINE_BYTES).take(LINES_AHEAD);
+                let lines = tuple.chunks(LINE_BYTES).take(LINES_AHEAD);
                 lines.for_each(|line| prefetch(line.as_ptr()));
             }
         }

@@ -302,6 +302,9 @@ impl<T: ZeroValid> RegionVec<T> {
     }
 }
 
+/// Bytes of a cache line.
+pub const LINE_BYTES: usize = 64;
+
 /// Asks the processor to bring the cache line at `address` near; any address is allowed, wrong ones are ignored.
 #[inline(always)]
 pub fn prefetch(address: *const u8) {

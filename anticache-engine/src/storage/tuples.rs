@@ -21,7 +21,7 @@ use std::io;
 use std::ops::Range;
 
 use super::backing::Backer;
-use super::region::{HUGE_PAGE_BYTES, Region, backed_bytes, prefetch};
+use super::region::{HUGE_PAGE_BYTES, LINE_BYTES, Region, backed_bytes, prefetch};
 
 /// Position of a tuple in its table's memory.
 pub type TupleId = u32;
@@ -35,9 +35,6 @@ const MAX_SLOTS: usize = (1 << 31) - 1;
 const FLAGS_BYTES: usize = 1;
 /// Bytes of a tuple's two 4-byte chain ids (paper, Fig. 4).
 const LINKS_BYTES: usize = 8;
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// Most cache lines of some columns that are prefetched: a field of 100 bytes has no more.
 const MOST_LINES: usize = 3;

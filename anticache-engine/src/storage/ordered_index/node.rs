@@ -3,15 +3,13 @@
 use std::io;
 use std::ops::{Index, IndexMut};
 
-use crate::storage::region::{RegionVec, ZeroValid, prefetch};
+use crate::storage::region::{LINE_BYTES, RegionVec, ZeroValid, prefetch};
 
 /// A key as `W` words, the first byte of the key in the highest bits of the first word: words compare as the bytes do.
 pub type Words<const W: usize> = [u64; W];
 
 /// No node: ends a list.
 pub const NO_NODE: u32 = u32::MAX;
-
-const LINE_BYTES: usize = 64;
 
 /// Up to `N` entries in key order: a key and 4 bytes, which are a handle in a leaf and the id of a child elsewhere.
 ///

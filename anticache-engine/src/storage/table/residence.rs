@@ -1,6 +1,6 @@
 //! How a tuple changes its place: evicted and brought back, moved so that memory can be given back.
 
-use super::{EVICTED_BIT, Places, Refused, Table, side_by_side};
+use super::{EVICTED_BIT, Found, Places, Refused, Table, side_by_side};
 use crate::anticache::evicted_table::{EvictedId, Location};
 use crate::catalog::key::KeyBuf;
 use crate::storage::index::{Columns, Index, reference};
@@ -29,17 +29,14 @@ impl Table {
         evicted_id
     }
 
-    /// Brings near where the first index has its entry of a tuple; of an id that carries none, nothing.
-    pub fn prefetch_entry(&self, id: TupleId) {
-        if let (Some(Index::Hash(index)), true) = (self.indexes.first(), self.tuples.is_live(id)) {
-            index.prefetch(self.places().columns(id).hash(&self.def.indexes[0]));
-        }
-    }
-
-    /// The same for a tuple that is evicted.
-    pub fn prefetch_evicted_bucket(&self, id: EvictedId) {
-        if let Some(Index::Hash(index)) = self.indexes.first() {
-            index.prefetch(Columns::Evicted(self.evicted.image(id)).hash(&self.def.indexes[0]));
+    /// Brings near where the first index has its entry of a tuple; of a number that carries none, nothing.
+    pub fn prefetch_entry(&self, found: Found) {
+        let is_there = match found {
+            Found::Resident(id) => self.tuples.is_live(id),
+            Found::Evicted(id) => self.evicted.is_live(id),
+        };
+        if let (Some(Index::Hash(index)), true) = (self.indexes.first(), is_there) {
+            index.prefetch(self.columns(found).hash(&self.def.indexes[0]));
         }
     }
 

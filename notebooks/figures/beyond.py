@@ -121,15 +121,19 @@ def fetch(table: pd.DataFrame) -> Figure:
 
 def disk(table: pd.DataFrame) -> Figure:
     """Draw throughput by skew, a panel for each mix, a line for each disk."""
-    panels = [Panel(str(mix), where=(("mix", mix),), log=True) for mix in sorted(table["mix"].unique(), reverse=True)]
+    panels = [Panel(str(mix), where=(("mix", mix),), log=True) for mix in sweeps.in_order("mix", table["mix"])]
     return sweeps.draw(table, panels, series="disk_profile", columns=len(panels))
 
 
 def gain(table: pd.DataFrame) -> Figure:
-    """Draw throughput by disk, a panel for each order of keys, a line for each system."""
+    """Draw throughput by disk, a row of panels for each mix, a panel for each order of keys, a line for each system."""
     orders = sorted(table["key_order"].dropna().unique())
-    panels = [Panel(f"{order} keys", where=(("key_order", order),), log=True) for order in orders]
-    return sweeps.draw(table, panels, series="system", x="disk_profile", columns=max(len(panels), 1))
+    panels = [
+        Panel(f"{mix}, {order} keys", where=(("mix", mix), ("key_order", order)), log=True)
+        for mix in sweeps.in_order("mix", table["mix"])
+        for order in orders
+    ]
+    return sweeps.draw(table, panels, series="system", x="disk_profile", columns=max(len(orders), 1))
 
 
 def scale(table: pd.DataFrame) -> Figure:
@@ -155,7 +159,7 @@ def writes(table: pd.DataFrame) -> Figure:
     skews = sorted(table["skew"].unique(), reverse=True)
     panels = [
         Panel(f"{mix}, s = {skew:g}", where=(("mix", mix), ("skew", skew)), log=True)
-        for mix in sorted(table["mix"].unique())
+        for mix in sweeps.in_order("mix", table["mix"])
         for skew in skews
     ]
     return sweeps.draw(table, panels, series="system", x="disk_profile", columns=len(skews))
@@ -191,7 +195,7 @@ def log(table: pd.DataFrame) -> Figure:
     present = [system for system in SYSTEMS if (table["system"] == system).any()]
     panels = [
         Panel(f"{SYSTEMS[system].label}, {mix}", where=(("system", system), ("mix", mix)))
-        for mix in sorted(table["mix"].unique())
+        for mix in sweeps.in_order("mix", table["mix"])
         for system in present
     ]
     return sweeps.draw(table, panels, series="durability", columns=len(present))
@@ -248,7 +252,7 @@ def _by_mix_and_ratio(table: pd.DataFrame) -> list[Panel]:
     ratios_of = sorted(float(ratio) for ratio in table["data_memory_ratio"].unique())
     return [
         Panel(f"{mix}, {ratio:g}x", where=(("mix", mix), ("data_memory_ratio", ratio)))
-        for mix in sorted(table["mix"].unique())
+        for mix in sweeps.in_order("mix", table["mix"])
         for ratio in ratios_of
     ]
 
@@ -265,7 +269,7 @@ ABLATIONS: dict[str, tuple[Callable[[pd.DataFrame], Figure], Callable[[pd.DataFr
     "beyond-keys": (keys, partial(sweeps.against, base="clustered", series="key_order")),
     "beyond-fetch": (fetch, partial(sweeps.against, base="block", series="fetch")),
     "beyond-disk": (disk, partial(sweeps.against, base="hdd-7200", series="disk_profile")),
-    "beyond-gain": (gain, partial(gains, by=("key_order",))),
+    "beyond-gain": (gain, partial(gains, by=("mix", "key_order"))),
     "beyond-scale": (scale, partial(sweeps.against, base="mysql", series="system")),
     "beyond-transfer": (transfer, partial(sweeps.against, base="mysql", series="system")),
     "beyond-log": (log, logs),

@@ -15,10 +15,9 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from figures.data import Point, series
 from figures.lines import line, not_measured, skew_axis
 from figures.parts import annotate, legend, thousands
-from figures.style import SYSTEMS
+from figures.style import MIXES, SYSTEMS
 from figures.style import apply as apply_style
 
-MIXES = ("read-only", "read-heavy", "write-heavy")
 RATIOS = (1.0, 2.0, 4.0, 8.0)
 
 

@@ -31,6 +31,9 @@ SYSTEMS = {
     "anticache-off": Look("no anti-caching", "#B8860B", "v", ":", "xx"),
 }
 
+MIXES = ("read-only", "read-heavy", "write-heavy")
+"""YCSB's mixes in the paper's order (§4.1.1), which is that of Figure 6's rows."""
+
 SEQUENCE: tuple[tuple[str, str, LineStyleType], ...] = (
     ("#000000", "s", "-"),
     ("#0072B2", "^", "--"),

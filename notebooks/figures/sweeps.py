@@ -16,7 +16,7 @@ from figures import ratios, tables, trouble
 from figures.data import Point, point
 from figures.lines import line, not_measured, skew_axis, zeros
 from figures.parts import annotate, explain, of_look, thousands
-from figures.style import SYSTEMS, Look, sequence
+from figures.style import MIXES, SYSTEMS, Look, sequence
 from figures.style import apply as apply_style
 
 METRICS = {
@@ -103,8 +103,11 @@ def looks_of(table: pd.DataFrame, series: str) -> dict[Any, Look]:
 
 
 def in_order(column: str, values: pd.Series) -> list[Any]:
-    """Return the different values of a setting in the order in which they are shown: disks from the slowest on."""
-    known = {"disk_profile": DISKS, "system": tuple(SYSTEMS)}.get(column, ())
+    """Return the different values of a setting in the order in which they are shown.
+
+    Disks go from the slowest on; mixes and systems are in the paper's order.
+    """
+    known = {"disk_profile": DISKS, "mix": MIXES, "system": tuple(SYSTEMS)}.get(column, ())
     place = {value: index for index, value in enumerate(known)}
     present = [value for value in values.unique() if not pd.isna(value)]
     return sorted(present, key=lambda value: (place.get(value, len(place)), value))

@@ -194,6 +194,17 @@ def test_the_gain_over_mysql_is_shown_by_disk_and_order_of_keys(recorded: pd.Dat
     assert rows.loc[("nvme", "scattered"), "MySQL"] == "4,000"
 
 
+def test_the_gain_over_mysql_is_shown_for_each_mix_by_itself(recorded: pd.DataFrame) -> None:
+    reads = _gain(recorded).assign(mix="read-only")
+    writes = reads.assign(mix="read-heavy", throughput_txn_s=800.0, trial_hash=reads["trial_hash"] + "w")
+    table = pd.concat([writes, reads])
+    titles = [axes.get_title("left")[4:] for axes in beyond.gain(table).axes]
+    assert titles == [f"{mix}, {order} keys" for mix in style.MIXES[:2] for order in ("clustered", "scattered")]
+    rows = beyond.ABLATIONS["beyond-gain"][1](table).set_index(["disk", "mix", "key_order"])
+    assert rows.loc[("hdd-7200", "read-only", "clustered"), "aLRU / MySQL"] == "0.25"
+    assert rows.loc[("hdd-7200", "read-heavy", "clustered"), "aLRU / MySQL"] == "1"
+
+
 def test_the_gain_with_writes_is_shown_by_disk_mix_and_skew(recorded: pd.DataFrame) -> None:
     writes = _gain(recorded).assign(key_order="clustered", mix="write-heavy")
     table = pd.concat([writes.iloc[::2], writes.iloc[::2].assign(skew=1.5, throughput_txn_s=800.0)])

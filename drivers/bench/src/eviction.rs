@@ -12,7 +12,7 @@ use anticache_engine::stats::Counters;
 use crate::disk::direct::{PAGE, Reads, Scratch};
 use crate::disk::{DEPTH, RANDOM_READS};
 use crate::driver::{Done, Driver, Pace, Requests, directory};
-use crate::harness::ycsb::{Endless, LOAD, ROW_BYTES, ideal_miss_share, load_calls};
+use crate::harness::ycsb::{Endless, LOAD, ROW_BYTES, SKEW, ideal_miss_share, load_calls};
 use crate::harness::{self, BATCH, Report, median, ratio, schema};
 
 /// Memory that a record takes, with its share of the index and of what else grows.
@@ -35,6 +35,9 @@ pub struct Arguments {
     /// Shares of reads; the other transactions update a field.
     #[arg(long, value_delimiter = ',', default_value = "1,0.5")]
     reads: Vec<f64>,
+    /// Exponent of the Zipf distribution.
+    #[arg(long, default_value_t = SKEW)]
+    skew: f64,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -158,7 +161,7 @@ impl Bench<'_> {
 pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow::Result<()> {
     harness::bind_to_last();
     let scratch = Scratch::create(parent, SCRATCH_BYTES)?;
-    let endless = Endless::new(arguments.records, arguments.clustered)?;
+    let endless = Endless::new(arguments.records, arguments.skew, arguments.clustered)?;
     let mut bench = Bench { arguments, endless, requests: Requests::new(Vec::new()), scratch };
     let mut in_memory = bench.load(0.8, parent)?;
     for &ratio in &arguments.ratios {
@@ -204,8 +207,9 @@ struct Disk {
 
 fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &Disk, report: &mut Report) {
     let settings = format!(
-        "1 partition, in process, {} records x {ROW_BYTES} B, Zipf 1.0, {}, {times} times the budget, log off, {} outstanding, {} at once{}",
+        "1 partition, in process, {} records x {ROW_BYTES} B, Zipf {:?}, {}, {times} times the budget, log off, {} outstanding, {} at once{}",
         arguments.records,
+        arguments.skew,
         if arguments.clustered { "clustered" } else { "scattered" },
         arguments.outstanding,
         arguments.batch,
@@ -242,7 +246,7 @@ fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &Disk, re
             tally.done.show_counts(&name, &settings, report);
             let per_thousand = |count: u64| 1000.0 * count as f64 / tally.done.transactions as f64;
             let misses = per_thousand(tally.restarted);
-            let ideal = 1000.0 * ideal_miss_share(arguments.records, tally.resident);
+            let ideal = 1000.0 * ideal_miss_share(arguments.records, arguments.skew, tally.resident);
             let peer = ("misses with the hottest tuples in memory", misses / ideal);
             report.add(&format!("{name}: misses"), misses, "/1000txn", Some(peer), &settings);
             // Misses share a fetch when their tuples lie in one block.

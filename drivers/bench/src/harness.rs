@@ -176,12 +176,14 @@ fn better(unit: &str) -> &'static str {
 
 /// YCSB's table and requests (paper §4.1): procedures 0 read, 1 update, 2 load.
 pub mod ycsb {
-    use super::{Distribution, RngExt, SeedableRng, Xoshiro256PlusPlus, Zipf, write_request};
+    use super::{Context, Distribution, RngExt, SeedableRng, Xoshiro256PlusPlus, Zipf, write_request};
 
     pub const FIELDS: u16 = 10;
     pub const FIELD_BYTES: usize = 100;
     pub const ROW_BYTES: usize = FIELDS as usize * FIELD_BYTES;
     pub const LOAD: u16 = 2;
+    /// Exponent of the Zipf distribution, where nothing else is said.
+    pub const SKEW: f64 = 1.0;
 
     /// Appends a request's parameters; an update when there is a field.
     pub fn encode(key: i64, field: Option<u16>, params: &mut Vec<u8>) {
@@ -192,10 +194,10 @@ pub mod ycsb {
         }
     }
 
-    /// Requests of a mix, drawn with Zipf 1.0 over the records, newest hottest.
+    /// Requests of a mix, drawn by Zipf over the records, newest hottest.
     pub fn draw(records: u64, read_share: f64, count: usize) -> anyhow::Result<Vec<(u16, Vec<u8>)>> {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(42);
-        let zipf = Zipf::new(records as f64, 1.0)?;
+        let zipf = Zipf::new(records as f64, SKEW)?;
         let request = |_| {
             let key = records as i64 - zipf.sample(&mut rng) as i64;
             let field = (!rng.random_bool(read_share)).then(|| rng.random_range(0..FIELDS));
@@ -224,8 +226,9 @@ pub mod ycsb {
     }
 
     impl Endless {
-        pub fn new(records: u64, clustered: bool) -> anyhow::Result<Self> {
-            let (zipf, rng) = (Zipf::new(records as f64, 1.0)?, Xoshiro256PlusPlus::seed_from_u64(42));
+        pub fn new(records: u64, skew: f64, clustered: bool) -> anyhow::Result<Self> {
+            let zipf = Zipf::new(records as f64, skew).with_context(|| format!("skew {skew}, {records} records"))?;
+            let rng = Xoshiro256PlusPlus::seed_from_u64(42);
             Ok(Self { records, clustered, zipf, rng })
         }
 
@@ -263,8 +266,8 @@ pub mod ycsb {
     }
 
     /// Share of the reads that go to records beyond the hottest `kept`: what misses at least when so many are in memory.
-    pub fn ideal_miss_share(records: u64, kept: u64) -> f64 {
-        let harmonic = |last: u64| (1..=last).map(|rank| 1.0 / rank as f64).sum::<f64>();
+    pub fn ideal_miss_share(records: u64, skew: f64, kept: u64) -> f64 {
+        let harmonic = |last: u64| (1..=last).map(|rank| (rank as f64).powf(-skew)).sum::<f64>();
         1.0 - harmonic(kept.min(records)) / harmonic(records)
     }
 }
@@ -321,9 +324,11 @@ mod tests {
 
     #[test]
     fn misses_are_ideal_when_the_hottest_are_kept() {
-        assert_eq!(ycsb::ideal_miss_share(100, 100), 0.0);
+        assert_eq!(ycsb::ideal_miss_share(100, 1.25, 100), 0.0);
         // 1 + 1/2 of 1 + 1/2 + 1/3.
-        assert!((ycsb::ideal_miss_share(3, 2) - (1.0 / 3.0) / (11.0 / 6.0)).abs() < 1e-12);
+        assert!((ycsb::ideal_miss_share(3, 1.0, 2) - (1.0 / 3.0) / (11.0 / 6.0)).abs() < 1e-12);
+        // 1/9 of 1 + 1/4 + 1/9.
+        assert!((ycsb::ideal_miss_share(3, 2.0, 2) - (1.0 / 9.0) / (49.0 / 36.0)).abs() < 1e-12);
     }
 
     #[test]

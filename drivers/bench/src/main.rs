@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
@@ -111,8 +112,17 @@ fn run(what: What, directory: &Path, json: Option<PathBuf>) -> anyhow::Result<()
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let CommandLine { what, json, directory, quiet } = CommandLine::parse();
+fn main() -> ExitCode {
+    match execute(CommandLine::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("anticache-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(CommandLine { what, json, directory, quiet }: CommandLine) -> anyhow::Result<()> {
     let directory = std::fs::create_dir_all(&directory)
         .and_then(|()| directory.canonicalize())
         .with_context(|| format!("cannot make the directory {} for the databases", directory.display()))?;

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 
 use crate::driver::{Driver, Pace, Requests, Sink, directory};
 use crate::eviction::config;
-use crate::harness::ycsb::{Endless, LOAD, ROW_BYTES, load_calls};
+use crate::harness::ycsb::{Endless, LOAD, ROW_BYTES, SKEW, load_calls};
 use crate::harness::{self, Replies, Report};
 
 /// A turn without a transaction is an idle one, and no stall, when it is shorter.
@@ -125,7 +125,7 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
         let mut driver: Driver<Clocked> = Driver::open(&config)?;
         driver.call(load_calls(arguments.records, 16).map(|params| (LOAD, params)))?;
         driver.snapshots_follow = variant.snapshots;
-        let mut endless = Endless::new(arguments.records, false)?;
+        let mut endless = Endless::new(arguments.records, SKEW, false)?;
         run_for(&mut driver, &mut endless, arguments, arguments.seconds / 4.0)?;
         driver.sink.gaps_ns.reset();
         let snapshots = driver.snapshots;

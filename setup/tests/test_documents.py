@@ -213,22 +213,53 @@ def meets(value: float, target: str, better: str) -> bool:
     return value <= number(target) if better == "lower" else value >= number(target)
 
 
-def test_benchmarks_are_those_of_the_run_and_misses_are_bold() -> None:
+def wrong_cells(name: str, entry: dict[str, Any], *cells: tuple[str, str, float]) -> list[str]:
+    """Say what is wrong with cells of a table's row: as shown, its target, the value that was measured."""
+    wrong = []
+    for shown, wanted, value in cells:
+        plain = shown.strip("*")
+        if plain and abs(number(plain) - value) > 0.0051 * max(1.0, abs(value)):
+            wrong.append(f"{name}: {shown} is not {value}")
+        if wanted and meets(value, wanted, entry["better"]) == shown.startswith("**"):
+            wrong.append(f"{name}: {shown} against {wanted}: bold is what misses its target, and nothing else")
+    return wrong
+
+
+def table_rows(columns: int) -> list[list[str]]:
+    """Return the rows of BENCHMARKS.md's tables with so many columns, the first of them an entry's name."""
     text = (ROOT / "anticache-engine" / "BENCHMARKS.md").read_text(encoding="utf-8")
-    written = [read_json(ROOT / "anticache-engine" / name) for name in ("benchmarks.json", "counts.json")]
-    entries = {entry["name"]: entry for entry in itertools.chain(*written)}
-    rows = re.findall(r"^\| `([^`]+)` \|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|$", text, re.MULTILINE)
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    return [[row[0].strip(" `"), *(cell.strip() for cell in row[1:])] for row in rows if len(row) == columns]
+
+
+def entries_of(name: str) -> dict[str, dict[str, Any]]:
+    return {entry["name"]: entry for entry in read_json(ROOT / "anticache-engine" / name)}
+
+
+def test_benchmarks_are_those_of_the_runs_and_misses_are_bold() -> None:
+    rows = table_rows(8)
     assert len(rows) > 30, "the tables are found"
     wrong = []
-    for name, *columns in rows:
-        entry = entries[name]
-        measured, target, ratio, ratio_target = (column.strip() for column in columns)
-        for shown, wanted, value in ((measured, target, entry["value"]), (ratio, ratio_target, entry["ratio"])):
-            plain = shown.strip("*")
-            if plain and abs(number(plain) - value) > 0.0051 * max(1.0, abs(value)):
-                wrong.append(f"{name}: {shown} is not {value}")
-            if wanted and meets(value, wanted, entry["better"]) == shown.startswith("**"):
-                wrong.append(f"{name}: {shown} against {wanted}: bold is what misses its target, and nothing else")
+    for place, machine in enumerate(("xeon", "epyc")):
+        entries = entries_of(f"benchmarks-{machine}.json")
+        for name, target, *cells in rows:
+            (*_, peer, ratio_target, _, _), entry = cells, entries[name]
+            assert not peer or peer == entry["peer"], name
+            measured, ratio = cells[place], cells[4 + place]
+            wrong += wrong_cells(
+                f"{machine}: {name}", entry, (measured, target, entry["value"]), (ratio, ratio_target, entry["ratio"])
+            )
+    assert not wrong, "\n".join(wrong)
+
+
+def test_counts_are_those_of_the_run() -> None:
+    entries, rows = entries_of("counts.json"), table_rows(3)
+    assert len(rows) > 20, "the table is found"
+    wrong = [
+        line
+        for name, counted, ratio in rows
+        for line in wrong_cells(name, (e := entries[name]), (counted, "", e["value"]), (ratio, "", e["ratio"]))
+    ]
     assert not wrong, "\n".join(wrong)
 
 

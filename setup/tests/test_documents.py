@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import re
 import shlex
 import tomllib
@@ -243,9 +242,11 @@ def test_benchmarks_are_those_of_the_runs_and_misses_are_bold() -> None:
     for place, machine in enumerate(("xeon", "epyc")):
         entries = entries_of(f"benchmarks-{machine}.json")
         for name, target, *cells in rows:
-            (*_, peer, ratio_target, _, _), entry = cells, entries[name]
-            assert not peer or peer == entry["peer"], name
-            measured, ratio = cells[place], cells[4 + place]
+            entry, (measured, ratio) = entries[name], (cells[place], cells[4 + place])
+            peer, ratio_target = cells[2:4]
+            # How a read's CPU time is measured was changed between the two runs.
+            if peer and peer != entry["peer"] and machine == "epyc":
+                wrong.append(f"{name}: the ratio is to {entry['peer']}, not to {peer}")
             wrong += wrong_cells(
                 f"{machine}: {name}", entry, (measured, target, entry["value"]), (ratio, ratio_target, entry["ratio"])
             )
@@ -255,11 +256,10 @@ def test_benchmarks_are_those_of_the_runs_and_misses_are_bold() -> None:
 def test_counts_are_those_of_the_run() -> None:
     entries, rows = entries_of("counts.json"), table_rows(3)
     assert len(rows) > 20, "the table is found"
-    wrong = [
-        line
-        for name, counted, ratio in rows
-        for line in wrong_cells(name, (e := entries[name]), (counted, "", e["value"]), (ratio, "", e["ratio"]))
-    ]
+    wrong = []
+    for name, counted, ratio in rows:
+        entry = entries[name]
+        wrong += wrong_cells(name, entry, (counted, "", entry["value"]), (ratio, "", entry["ratio"]))
     assert not wrong, "\n".join(wrong)
 
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anticache_engine::config::{AntiCaching, Config, Log};
 use anticache_engine::storage::hash_index::hash_key;
 use anticache_engine::storage::table::{Found, Table};
+use anticache_engine::storage::tuples::NO_TUPLE;
 use anyhow::{Context, bail};
 
 use crate::driver::{Done, Driver, Pace, Requests, directory};
@@ -80,6 +81,24 @@ fn copy_out(table: &Table, keys: &[[u8; 8]], at: &mut usize, duration: Duration)
     Ok(copied as f64 / started.elapsed().as_secs_f64())
 }
 
+/// Links of LRU's chain that are followed.
+const FOLLOWED: u32 = 400_000;
+
+/// Follows a chain from its hot end, where the latest transactions have left the tuples in no order: what each link costs that has to be waited for, in
+/// nanoseconds. Every transaction of LRU's meets three. `None` without a chain.
+fn follow_chain(table: &Table) -> Option<f64> {
+    let tuples = table.tuples();
+    let mut at = table.chain()?.hottest()?;
+    let mut followed = 0_u32;
+    let started = Instant::now();
+    while at != NO_TUPLE && followed < FOLLOWED {
+        at = tuples.prev(at);
+        followed += 1;
+    }
+    black_box(at);
+    Some(started.elapsed().as_secs_f64() * 1e9 / f64::from(followed))
+}
+
 const KINDS: [(&str, AntiCaching); 3] =
     [("anticache-off", AntiCaching::Off), ("anticache-alru", AntiCaching::Alru), ("anticache-lru", AntiCaching::Lru)];
 /// Mixes and their shares of reads.
@@ -92,6 +111,8 @@ struct Measured {
     keys: Vec<[u8; 8]>,
     at: usize,
     copies: Vec<f64>,
+    /// What a link of LRU's chain takes, see [`follow_chain`].
+    links_ns: Vec<f64>,
     rates: [Vec<f64>; KINDS.len()],
     sums: [Done; KINDS.len()],
 }
@@ -101,7 +122,15 @@ impl Measured {
         let drawn = draw(records, read_share, DRAWN)?;
         let keys = drawn.iter().filter_map(|(_, params)| params.first_chunk::<8>().copied()).collect();
         let requests = Requests::new(wire(&drawn));
-        Ok(Self { requests, keys, at: 0, copies: Vec::new(), rates: Default::default(), sums: Default::default() })
+        Ok(Self {
+            requests,
+            keys,
+            at: 0,
+            copies: Vec::new(),
+            links_ns: Vec::new(),
+            rates: Default::default(),
+            sums: Default::default(),
+        })
     }
 
     /// Every variant's turn, the first time only to warm up.
@@ -115,6 +144,8 @@ impl Measured {
                 }
             }
         }
+        let lru = variants.iter().find(|(kind, _)| *kind == KINDS.len() - 1);
+        self.links_ns.extend(lru.and_then(|(_, lru)| follow_chain(&lru.partition.tables()[0])));
         if let Some((_, off)) = variants.iter().find(|(kind, _)| copies && *kind == 0) {
             let table = &off.partition.tables()[0];
             self.copies.push(copy_out(table, &self.keys, &mut self.at, duration)?);
@@ -134,6 +165,8 @@ impl Measured {
             report.add(&name, median(rates), "txn/s", Some(peer), settings);
             sum.show_counts(&name, settings, report);
         }
+        let name = format!("YCSB in process, {mix}: anticache-lru: a link of the chain, one after the other");
+        report.add(&name, median(&self.links_ns), "ns", None, settings);
     }
 }
 

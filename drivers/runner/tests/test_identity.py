@@ -72,6 +72,7 @@ def test_the_real_checkout_has_every_part() -> None:
         assert name in files
     assert not [name for name in files if name.startswith("ansible/inventories")], "told apart by their own content"
     assert not [name for name in files if name.endswith((".md", "tests.rs")) or "/tests/" in name], "never measured"
+    assert not [name for name in files if name.startswith("anticache-engine/bench")], "what was measured"
 
 
 def test_an_inventory_is_its_content(tmp_path: Path) -> None:

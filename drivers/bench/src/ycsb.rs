@@ -144,7 +144,7 @@ impl Measured {
                 }
             }
         }
-        let lru = variants.iter().find(|(kind, _)| *kind == KINDS.len() - 1);
+        let lru = variants.iter().find(|(kind, _)| KINDS[*kind].1 == AntiCaching::Lru);
         self.links_ns.extend(lru.and_then(|(_, lru)| follow_chain(&lru.partition.tables()[0])));
         if let Some((_, off)) = variants.iter().find(|(kind, _)| copies && *kind == 0) {
             let table = &off.partition.tables()[0];

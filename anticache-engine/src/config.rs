@@ -163,7 +163,7 @@ pub struct Config {
     #[serde(default = "quarter")]
     pub log_gathering_share: f64,
     /// Bytes, waiting replies included, with which a group is written although it is not due by these two.
-    #[serde(default = "one_mebibyte")]
+    #[serde(default = "half_a_mebibyte")]
     pub log_group_bytes: usize,
     /// Seconds from one snapshot's beginning to the next; 0 = none by time. With `log` = off, snapshots are taken on demand only.
     #[serde(default = "five_minutes")]
@@ -200,6 +200,9 @@ fn default_sample_rate() -> f64 {
 }
 fn one_mebibyte() -> usize {
     1 << 20
+}
+fn half_a_mebibyte() -> usize {
+    512 << 10
 }
 fn coldest() -> EvictFrom {
     EvictFrom::Coldest
@@ -508,6 +511,7 @@ mod tests {
     fn defaults_are_the_papers() {
         let config = with("partitions", 1.into()).unwrap();
         assert_eq!((config.eviction_block_bytes, config.merge, config.hole_threshold), (1 << 20, Merge::Tuple, 0.5));
+        assert_eq!((config.log_segment_bytes, config.log_group_bytes), (64 << 20, 512 << 10));
         assert!((config.alpha() - 0.01).abs() < 1e-12);
     }
 

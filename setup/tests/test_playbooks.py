@@ -238,7 +238,7 @@ def test_the_engine_is_configured_as_the_contract_says(node: Node) -> None:
         "log_segment_bytes": 67108864,
         "log_group_interval_us": 0,
         "log_gathering_share": 0.25,
-        "log_group_bytes": 1048576,
+        "log_group_bytes": 524288,
         "snapshot_interval_s": 300,
         "snapshot_log_bytes": 1073741824,
         "huge_pages": True,

@@ -30,92 +30,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::group::Group;
 use super::segment::{Place, Segment, Segments, sync_before, trim_behind};
 use crate::catalog::TableId;
 use crate::io::files::Files;
 use crate::io::ring::IoRing;
 use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
 use crate::partition::Origin;
-use crate::storage::tuples::{TupleId, flag};
+use crate::storage::tuples::TupleId;
 
-pub(super) const GROUP_MAGIC: [u8; 4] = *b"ACLG";
-pub(super) const GROUP_HEADER_BYTES: usize = 40;
 /// A record of a single-partition transaction.
 pub(super) const KIND_SINGLE: u8 = 0;
 /// A record of a multi-partition transaction.
 pub(super) const KIND_MULTI: u8 = 1;
 const KEPT_GROUP_BYTES: usize = 1 << 20;
-
-/// A reply that waits for its group.
-#[derive(Debug, Clone, Copy)]
-pub struct HeldReply {
-    /// Whose it is.
-    pub origin: Origin,
-    start: usize,
-    end: usize,
-}
-
-/// Records, replies and marks that become durable together.
-pub struct Group {
-    number: u64,
-    buffer: AlignedBuf,
-    records: u32,
-    replies: Vec<HeldReply>,
-    frames: Vec<u8>,
-    /// Tuples that carry this group's flag.
-    pub marked: Vec<(TableId, TupleId)>,
-    deleted: bool,
-    /// Number of the last multi-partition transaction that waits for it to be durable.
-    last_multi: Option<u64>,
-    /// When its first record came; kept only where groups wait for a time.
-    begun: Option<Instant>,
-}
-
-impl Group {
-    fn new() -> Self {
-        let mut group = Self {
-            number: 0,
-            buffer: AlignedBuf::new(DIRECT_IO_ALIGN_BYTES),
-            records: 0,
-            replies: Vec::new(),
-            frames: Vec::new(),
-            marked: Vec::new(),
-            deleted: false,
-            last_multi: None,
-            begun: None,
-        };
-        group.reset(0);
-        group
-    }
-
-    fn reset(&mut self, number: u64) {
-        self.number = number;
-        self.buffer.clear();
-        self.buffer.extend_from_slice(&[0; GROUP_HEADER_BYTES]);
-        self.records = 0;
-        self.replies.clear();
-        self.frames.clear();
-        self.marked.clear();
-        self.deleted = false;
-        self.last_multi = None;
-        self.begun = None;
-    }
-
-    fn flag(&self) -> u8 {
-        if self.number.is_multiple_of(2) { flag::UNSYNCED_EVEN } else { flag::UNSYNCED_ODD }
-    }
-
-    /// The replies with their frames.
-    pub fn replies(&self) -> impl Iterator<Item = (Origin, &[u8])> {
-        self.replies.iter().map(|held| (held.origin, &self.frames[held.start..held.end]))
-    }
-
-    fn hold(&mut self, origin: Origin, frame: &[u8]) {
-        let start = self.frames.len();
-        self.frames.extend_from_slice(frame);
-        self.replies.push(HeldReply { origin, start, end: self.frames.len() });
-    }
-}
+/// Groups of this size are a bulk load's. To write every block twice would then take more of the disk than the first write to a reserved block does:
+/// on a disk that turns, a megabyte of zeros and the way there and back is as long as the file system's transaction; on flash, longer from 0.1 MB on.
+const LARGE_GROUP_BYTES: u64 = 512 << 10;
 
 /// How long groups collect records.
 #[derive(Debug, Clone, Copy, Default)]
@@ -400,11 +331,14 @@ impl CommandLog {
         if filled_waits || self.offset + bytes > self.segment.bytes {
             self.next_segment(bytes)?;
         }
+        if bytes >= LARGE_GROUP_BYTES {
+            self.segments.note_large_group();
+        }
         let next_number = self.current.number + 1;
         let mut next = self.spare.take().unwrap_or_else(Group::new);
         next.reset(next_number);
         let mut group = std::mem::replace(&mut self.current, next);
-        self.seal(&mut group);
+        group.seal(self.sequence - u64::from(group.records), self.segment.salt);
         let buffer = std::mem::replace(&mut group.buffer, AlignedBuf::new(DIRECT_IO_ALIGN_BYTES));
         ring.write(&self.segment.file, self.offset, vec![buffer], true, tag);
         self.offset += bytes;
@@ -412,23 +346,6 @@ impl CommandLog {
         self.in_flight = Some(group);
         (self.write_begun, self.not_before) = (Instant::now(), None);
         Ok(())
-    }
-
-    fn seal(&self, group: &mut Group) {
-        let bytes = group.buffer.len() as u32;
-        let first_sequence = self.sequence - u64::from(group.records);
-        let header = &mut group.buffer[..GROUP_HEADER_BYTES];
-        header[0..4].copy_from_slice(&GROUP_MAGIC);
-        header[4..8].copy_from_slice(&bytes.to_le_bytes());
-        header[8..16].copy_from_slice(&group.number.to_le_bytes());
-        header[16..24].copy_from_slice(&first_sequence.to_le_bytes());
-        header[24..28].copy_from_slice(&group.records.to_le_bytes());
-        header[28..32].fill(0);
-        header[32..40].copy_from_slice(&self.segment.salt.to_le_bytes());
-        let checksum = crc32c::crc32c(&group.buffer);
-        group.buffer[28..32].copy_from_slice(&checksum.to_le_bytes());
-        let padded = group.buffer.len().next_multiple_of(DIRECT_IO_ALIGN_BYTES);
-        group.buffer.resize(padded, 0);
     }
 
     fn next_segment(&mut self, group_bytes: u64) -> io::Result<()> {
@@ -481,6 +398,7 @@ impl CommandLog {
 
 #[cfg(test)]
 mod tests {
+    use super::super::group::{GROUP_HEADER_BYTES, GROUP_MAGIC};
     use super::*;
 
     fn origin(token: u64) -> Origin {
@@ -581,6 +499,25 @@ mod tests {
         finish(&mut log, &mut ring);
         assert!(log.is_idle());
         assert_eq!(log.sequence(), 4);
+    }
+
+    #[test]
+    fn the_segment_behind_large_groups_is_not_filled() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut ring = kernel().ring(4).unwrap();
+        let mut log = CommandLog::create(&kernel(), dir.path(), 0, 64 << 20, vec!["p".to_owned()]).unwrap();
+        let mut write = |log: &mut CommandLog, record_bytes: usize| {
+            log.append(0, &vec![1; record_bytes]);
+            log.flush(&mut ring, 0).unwrap();
+            finish(log, &mut ring);
+        };
+        while log.segment.number == 0 {
+            write(&mut log, LARGE_GROUP_BYTES as usize);
+        }
+        assert!(!log.segment.filled);
+        assert!(log.segments.wait_until_made());
+        write(&mut log, 1000);
+        assert_eq!((log.segment.number, log.segment.filled), (2, true), "other groups do not wait for the end of it");
     }
 
     #[test]

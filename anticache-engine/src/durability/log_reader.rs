@@ -11,7 +11,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::command_log::{GROUP_HEADER_BYTES, GROUP_MAGIC, KIND_MULTI, KIND_SINGLE};
+use super::command_log::{KIND_MULTI, KIND_SINGLE};
+use super::group::{GROUP_HEADER_BYTES, GROUP_MAGIC};
 use super::segment::{Header, file_name, numbers};
 use crate::io::files::Files;
 use crate::io::read_ahead::ReadAhead;

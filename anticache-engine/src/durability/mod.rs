@@ -1,6 +1,7 @@
 //! Durability: the command log, snapshots, and recovery from both (paper §3.6).
 
 pub mod command_log;
+pub mod group;
 pub mod log_reader;
 pub mod manifest;
 pub mod multi_recovery;

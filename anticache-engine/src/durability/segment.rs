@@ -2,16 +2,17 @@
 //!
 //! A synced write costs one rotation of a disk only when the file's blocks were written before: the first write to a block that `fallocate`
 //! merely reserved makes the file system commit a transaction of its own with the data, which is two or three seeks more. So every segment is filled
-//! with zeros beforehand, as InnoDB does with its redo log. When the log is faster than that (bulk loading), it takes a segment as it is and goes on
-//! to the next one as soon as a filled one is ready; so does a log that goes on after recovery. On a simulated disk the same work is done at once by the
-//! thread that asks for it.
+//! with zeros beforehand, as InnoDB does with its redo log. A bulk load, whose groups are large, is better off without: the filling rests while they
+//! come. When the log reaches the end of its segment before the next one is filled, it takes that one as it is and goes on to another as soon as a
+//! filled one is ready; so does a log that goes on after recovery. On a simulated disk the same work is done at once by the thread that asks for it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::io::files::{DiskFile, Files};
 use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf};
@@ -22,6 +23,8 @@ const VERSION: u32 = 3;
 const FIXED_HEADER_BYTES: usize = 44;
 const RESUMED: u32 = 1;
 const FILL_BYTES: usize = 1 << 20;
+/// The filling goes on when no large group has come for so long.
+const REST: Duration = Duration::from_millis(100);
 
 /// Name of a segment file.
 pub(super) fn file_name(partition: u32, number: u64) -> String {
@@ -159,6 +162,8 @@ struct Maker {
     place: Place,
     /// Set by the log when it needs the segment at once.
     hurry: Arc<AtomicBool>,
+    /// How many large groups the log has written.
+    large_groups: Arc<AtomicU64>,
 }
 
 impl Maker {
@@ -192,14 +197,19 @@ impl Maker {
         Ok(u64::from_le_bytes(first))
     }
 
-    /// Writes zeros over the whole file; false when the log could not wait for the end of it.
+    /// Writes zeros over the whole file, with rests as long as large groups come; false when the log could not wait for the end of it.
     fn fill(&self, file: &dyn DiskFile) -> io::Result<bool> {
         let segment_bytes = self.place.segment_bytes;
         let zeros = aligned_buf(FILL_BYTES.min(segment_bytes as usize));
-        let mut offset = 0;
+        let (mut offset, mut large_groups) = (0, self.large_groups.load(Ordering::Relaxed));
         while offset < segment_bytes {
             if self.hurry.load(Ordering::Relaxed) {
                 return Ok(false);
+            }
+            let before = std::mem::replace(&mut large_groups, self.large_groups.load(Ordering::Relaxed));
+            if large_groups != before {
+                std::thread::park_timeout(REST);
+                continue;
             }
             let bytes = zeros.len().min((segment_bytes - offset) as usize);
             file.write_all_at(&zeros[..bytes], offset)?;
@@ -324,7 +334,8 @@ impl Segments {
     pub fn start(mut place: Place, number: u64, first_sequence: u64, resumed: bool) -> io::Result<(Self, Segment)> {
         place.segment_bytes = place.segment_bytes.next_multiple_of(DIRECT_IO_ALIGN_BYTES as u64);
         let simulated = place.files.is_simulated();
-        let maker = Maker { place, hurry: Arc::new(AtomicBool::new(resumed && !simulated)) };
+        let hurry = Arc::new(AtomicBool::new(resumed && !simulated));
+        let maker = Maker { place, hurry, large_groups: Arc::default() };
         let first = maker.make(number, first_sequence, resumed)?;
         maker.hurry.store(false, Ordering::Relaxed);
         let worker = if simulated { None } else { Some(Worker::start(maker.clone())?) };
@@ -358,6 +369,19 @@ impl Segments {
         matches!(&self.ready, Some(Ok(segment)) if segment.filled)
     }
 
+    /// The log has written a large group: the disk has more to do than to fill segments.
+    pub fn note_large_group(&self) {
+        self.maker.large_groups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Has the segment under preparation delivered as it is.
+    fn hurry(&self) {
+        self.maker.hurry.store(true, Ordering::Relaxed);
+        if let Some(Worker { thread: Some(thread), .. }) = &self.worker {
+            thread.thread().unpark();
+        }
+    }
+
     /// The segment that follows `last`, of which `used_bytes` were used; waits only when it is not ready, and then not for its filling. The first
     /// record that goes into it is `first_sequence`.
     ///
@@ -368,7 +392,7 @@ impl Segments {
             && self.ordered
             && let Some(worker) = &self.worker
         {
-            self.maker.hurry.store(true, Ordering::Relaxed);
+            self.hurry();
             self.ready = worker.made.recv().ok();
             self.ordered = false;
             self.maker.hurry.store(false, Ordering::Relaxed);
@@ -384,6 +408,15 @@ impl Segments {
         Ok(segment)
     }
 
+    /// Waits for the segment under preparation; whether it is filled.
+    #[cfg(test)]
+    pub(super) fn wait_until_made(&mut self) -> bool {
+        while self.ready.is_none() {
+            self.is_ready();
+        }
+        self.is_ready()
+    }
+
     /// Removes the segments before `number`, when there is time.
     pub fn remove_before(&mut self, number: u64) {
         self.order(Order::RemoveBefore(number));
@@ -392,7 +425,7 @@ impl Segments {
 
 impl Drop for Segments {
     fn drop(&mut self) {
-        self.maker.hurry.store(true, Ordering::Relaxed);
+        self.hurry();
         if let Some(Worker { orders, thread, .. }) = &mut self.worker {
             *orders = None;
             if let Some(thread) = thread.take() {
@@ -465,14 +498,24 @@ mod tests {
     }
 
     #[test]
+    fn the_filling_rests_while_large_groups_come_and_goes_on_behind_them() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (mut segments, _) = start(directory.path(), 64 << 20);
+        for _ in 0..600 {
+            segments.note_large_group();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!segments.is_ready(), "zeros were written while large groups came");
+        assert!(segments.wait_until_made(), "the filling goes on behind them");
+    }
+
+    #[test]
     fn a_segment_that_could_not_be_made_ahead_is_tried_again() {
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let place = directory.path().join("log");
         std::fs::create_dir(&place).unwrap();
         let (mut segments, segment) = start(&place, 1 << 20);
-        while segments.ready.is_none() {
-            segments.is_ready();
-        }
+        segments.wait_until_made();
         let first = segments.next(&segment, 1 << 20, 0).unwrap();
         std::fs::rename(&place, directory.path().join("gone")).unwrap();
         // The segment after may have been begun before the directory went: take it, and the one after it cannot be made.

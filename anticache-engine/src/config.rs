@@ -117,6 +117,10 @@ pub struct Config {
     /// α for `alru`: the fraction of transactions that update the chain.
     #[serde(default = "default_sample_rate")]
     pub lru_sample_rate: f64,
+    /// Share of a table's tuples in memory, at the cold end of its chain, behind which a merged tuple is put until it is used once more; 0 = at the hot
+    /// end, as in the paper (§3.4).
+    #[serde(default)]
+    pub probation_share: f64,
     /// Size of a block.
     #[serde(default = "one_mebibyte")]
     pub eviction_block_bytes: usize,
@@ -291,6 +295,9 @@ impl Config {
         }
         if !(self.lru_sample_rate > 0.0 && self.lru_sample_rate <= 1.0) {
             return refuse("lru_sample_rate", self.lru_sample_rate.to_string(), "above 0, at most 1".to_owned());
+        }
+        if !(0.0..=1.0).contains(&self.probation_share) {
+            return refuse("probation_share", self.probation_share.to_string(), "0 to 1".to_owned());
         }
         if !(self.hole_threshold > 0.0 && self.hole_threshold <= 1.0) {
             return refuse("hole_threshold", self.hole_threshold.to_string(), "above 0, at most 1".to_owned());
@@ -511,6 +518,7 @@ mod tests {
     fn defaults_are_the_papers() {
         let config = with("partitions", 1.into()).unwrap();
         assert_eq!((config.eviction_block_bytes, config.merge, config.hole_threshold), (1 << 20, Merge::Tuple, 0.5));
+        assert!(config.probation_share == 0.0, "merged tuples become the hottest");
         assert_eq!((config.log_segment_bytes, config.log_group_bytes), (64 << 20, 512 << 10));
         assert!((config.alpha() - 0.01).abs() < 1e-12);
     }
@@ -536,6 +544,8 @@ mod tests {
             ("partitions", serde_json::json!(0), "`partitions` = 0"),
             ("lru_sample_rate", serde_json::json!(-1.0), "`lru_sample_rate` = -1"),
             ("lru_sample_rate", serde_json::json!(1.5), "at most 1"),
+            ("probation_share", serde_json::json!(-0.1), "`probation_share` = -0.1"),
+            ("probation_share", serde_json::json!(1.5), "0 to 1"),
             ("hole_threshold", serde_json::json!(0.0), "`hole_threshold` = 0"),
             ("eviction_block_bytes", serde_json::json!(1000), "multiple of 4096"),
             ("eviction_threshold", serde_json::json!(0.0), "`eviction_threshold` = 0: above 0"),

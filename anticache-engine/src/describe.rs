@@ -91,6 +91,7 @@ fn layout() -> Value {
         "flags": {
             "live": flag::LIVE, "unsynced_even": flag::UNSYNCED_EVEN, "unsynced_odd": flag::UNSYNCED_ODD, "pinned": flag::PINNED,
             "snapshot_done": flag::SNAPSHOT_DONE, "marked": flag::MARKED,
+            "probation": flag::PROBATION,
         },
         "block_header_bytes": BLOCK_HEADER_BYTES,
         "block_tuple_prefix_bytes": TUPLE_PREFIX_BYTES,

@@ -230,10 +230,12 @@ impl TxnContext<'_> {
         };
         match found {
             Found::Resident(id) => {
-                self.unsynced_seen |= stored.tuples().flags(id) & flag::UNSYNCED;
+                let flags = stored.tuples().flags(id);
+                self.unsynced_seen |= flags & flag::UNSYNCED;
                 if stored.chain().is_some() {
                     self.footprint.resident.push((table, id));
-                    if self.sampled {
+                    // The use for which a tuple was merged, until which it is pinned, is not the one that ends its probation.
+                    if self.sampled || flags & (flag::PROBATION | flag::PINNED) == flag::PROBATION {
                         stored.touch(id);
                     }
                 }

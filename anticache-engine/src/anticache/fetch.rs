@@ -537,11 +537,11 @@ pub fn merge(
 
 impl Merged {
     /// Merges one tuple. One that finds no memory stays evicted.
-    fn bring_back(&mut self, table: &mut Table, meter: &mut MemoryMeter, tuple: BlockTuple<'_>, hot: bool) {
-        match table.unevict(tuple.entry, tuple.row, hot, meter) {
+    fn bring_back(&mut self, table: &mut Table, meter: &mut MemoryMeter, tuple: BlockTuple<'_>, wanted: bool) {
+        match table.unevict(tuple.entry, tuple.row, wanted, meter) {
             Ok(id) => {
                 self.tuples += 1;
-                if hot {
+                if wanted {
                     self.wanted.push((tuple.entry, id));
                 }
             }

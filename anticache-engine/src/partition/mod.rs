@@ -16,6 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::anticache::chain::LruChain;
 use crate::anticache::{AntiCache, NumberMap};
 use crate::catalog::{Catalog, TableDef, TableId};
 use crate::config::{AnswerReaders, AntiCaching, Config, Log, MAX_SECTOR_BUFFERS};
@@ -188,11 +189,12 @@ impl Partition {
         let staging_bytes = anticache.as_ref().map_or(0, AntiCache::staging_bytes) + snapshots.reserved_bytes();
         let budget_bytes = config.partition_budget_bytes();
         let mut meter = MemoryMeter::new(budget_bytes, staging_bytes);
-        let keeps_chain = |evictable| anticache.is_some() && evictable;
+        let chain =
+            |evictable| (anticache.is_some() && evictable).then(|| LruChain::with_probation(config.probation_share));
         let tables: io::Result<Vec<_>> = catalog
             .tables()
             .iter()
-            .map(|def| Table::new(def.clone(), keeps_chain(def.evictable), budget_bytes, &mut meter))
+            .map(|def| Table::new(def.clone(), chain(def.evictable), budget_bytes, &mut meter))
             .collect();
         let tables = tables.map_err(StartError::system("reserve address space for tables"))?;
         if meter.is_over() {

@@ -58,6 +58,8 @@ pub mod flag {
     pub const SNAPSHOT_DONE: u8 = 16;
     /// The LRU chain has a mark at it, which tells its age. Only on linked tuples; the chain sets and takes it away.
     pub const MARKED: u8 = 32;
+    /// It is on probation in the LRU chain. Set and taken away like [`MARKED`].
+    pub const PROBATION: u8 = 64;
 }
 
 #[derive(Debug, Clone, Copy)]

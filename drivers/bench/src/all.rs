@@ -14,7 +14,7 @@ use crate::machine::CpuTimes;
 const BENCHMARKS: &[(&str, f64)] = &[
     ("ycsb", 85.0),
     ("tcp", 75.0),
-    ("eviction", 155.0),
+    ("eviction", 285.0),
     ("stalls", 70.0),
     ("memory", 20.0),
     ("tpcc", 110.0),

@@ -1,4 +1,5 @@
-//! YCSB larger than memory, on the machine's own disk: how fast it is and what a miss costs, with the sectors of a tuple fetched and with whole blocks.
+//! YCSB larger than memory, on the machine's own disk: how fast it is and what a miss costs, with the sectors of a tuple fetched and with whole blocks;
+//! and with sectors in a database of its own whose merged tuples are on probation first, as the paper's are not.
 //!
 //! One thread keeps `--outstanding` transactions under way, as a server with so many terminals does. Mixes, fetch units, the same with all data in memory
 //! and the disk by itself take turns. `--set` changes any key of the configuration.
@@ -44,6 +45,12 @@ pub struct Arguments {
     /// Seconds before the first turn, with sectors fetched.
     #[arg(long, default_value_t = 5.0)]
     warm_up: f64,
+    /// Share of the tuples in memory that are on probation, in the database that has such; 0 = there is none.
+    #[arg(long, default_value_t = 0.2)]
+    probation: f64,
+    /// Seconds before its first turn: until what was loaded into it first has left it.
+    #[arg(long, default_value_t = 40.0)]
+    probation_warm_up: f64,
     /// Times that every variant has its turn, after one that does not count.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -102,9 +109,17 @@ impl Tally {
     }
 }
 
-/// The database that is larger than memory, or the one that is not, with a mix and a fetch unit.
+/// Which database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Memory,
+    Larger,
+    LargerOnProbation,
+}
+
+/// A database with a mix and a fetch unit.
 struct Variant {
-    is_in_memory: bool,
+    of: Of,
     reads: f64,
     fetch: FetchUnit,
     tally: Tally,
@@ -118,12 +133,27 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn load(&self, ratio: f64, parent: &Path) -> anyhow::Result<(Config, Driver)> {
+    fn load(&self, ratio: f64, probation_share: Option<f64>, parent: &Path) -> anyhow::Result<(Config, Driver)> {
         let arguments = self.arguments;
         let data_dir = directory(parent, &format!("{ratio}x"))?;
-        let config = config(arguments.records, ratio, &arguments.settings, &data_dir)?;
+        let mut config = config(arguments.records, ratio, &arguments.settings, &data_dir)?;
+        config.probation_share = probation_share.unwrap_or(config.probation_share);
         let mut driver = Driver::open(&config)?;
         driver.call(load_calls(arguments.records, 16).map(|params| (LOAD, params)))?;
+        Ok((config, driver))
+    }
+
+    /// A database that is larger than memory, run read-only with sectors fetched for `warm_up` seconds.
+    fn load_larger(
+        &mut self,
+        ratio: f64,
+        probation_share: Option<f64>,
+        warm_up: f64,
+        parent: &Path,
+    ) -> anyhow::Result<(Config, Driver)> {
+        let (config, mut driver) = self.load(ratio, probation_share, parent)?;
+        driver.partition.change_settings(&Config { fetch: FetchUnit::Sectors, ..config.clone() });
+        self.run(&mut driver, 1.0, warm_up)?;
         Ok((config, driver))
     }
 
@@ -163,26 +193,37 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
     let scratch = Scratch::create(parent, SCRATCH_BYTES)?;
     let endless = Endless::new(arguments.records, arguments.skew, arguments.clustered)?;
     let mut bench = Bench { arguments, endless, requests: Requests::new(Vec::new()), scratch };
-    let mut in_memory = bench.load(0.8, parent)?;
+    let mut in_memory = bench.load(0.8, None, parent)?;
     for &ratio in &arguments.ratios {
-        let own = tempfile::tempdir_in(parent)?;
-        let mut larger = bench.load(ratio, own.path())?;
-        larger.1.partition.change_settings(&Config { fetch: FetchUnit::Sectors, ..larger.0.clone() });
-        bench.run(&mut larger.1, 1.0, arguments.warm_up)?;
+        let own = [tempfile::tempdir_in(parent)?, tempfile::tempdir_in(parent)?];
+        let mut larger = bench.load_larger(ratio, None, arguments.warm_up, own[0].path())?;
+        let share = Some(arguments.probation).filter(|&share| share > 0.0);
+        let mut probation = (share.is_some())
+            .then(|| bench.load_larger(ratio, share, arguments.probation_warm_up, own[1].path()))
+            .transpose()?;
         let mut variants = Vec::new();
         for &reads in &arguments.reads {
-            let variant = |is_in_memory, fetch| Variant { is_in_memory, reads, fetch, tally: Tally::default() };
-            let three = [(true, FetchUnit::Block), (false, FetchUnit::Sectors), (false, FetchUnit::Block)];
-            variants.extend(three.map(|(is_in_memory, fetch)| variant(is_in_memory, fetch)));
+            let variant = |of, fetch| Variant { of, reads, fetch, tally: Tally::default() };
+            variants.push(variant(Of::Memory, FetchUnit::Block));
+            variants.push(variant(Of::Larger, FetchUnit::Sectors));
+            variants.extend(share.map(|_| variant(Of::LargerOnProbation, FetchUnit::Sectors)));
+            variants.push(variant(Of::Larger, FetchUnit::Block));
         }
         let (mut disk, mut with_writes, mut beside_work) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=arguments.rounds {
             for variant in &mut variants {
-                let database = if variant.is_in_memory { &mut in_memory } else { &mut larger };
-                bench.measure(database, variant, round > 0)?;
+                let database = match variant.of {
+                    Of::Memory => Some(&mut in_memory),
+                    Of::Larger => Some(&mut larger),
+                    Of::LargerOnProbation => probation.as_mut(),
+                };
+                if let Some(database) = database {
+                    bench.measure(database, variant, round > 0)?;
+                }
             }
             if let Some(scratch) = &bench.scratch {
                 larger.1.settle()?;
+                probation.iter_mut().try_for_each(|(_, driver)| driver.settle())?;
                 let duration = Duration::from_secs_f64(arguments.seconds / 2.0);
                 disk.push(scratch.random_reads(PAGE, DEPTH, duration)?);
                 beside_work.push(scratch.random_reads_beside_work(PAGE, DEPTH, duration)?);
@@ -227,8 +268,8 @@ fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &Disk, re
         let name = format!("{RANDOM_READS}, by a thread with other work (beside {times}x)");
         report.add(&name, median(&per_s(&disk.beside_work)), "IOPS", None, &disk_settings);
     }
-    for three in variants.chunks(3) {
-        let [in_memory, larger @ ..] = three else { continue };
+    for of_a_mix in variants.chunk_by(|_, next| next.of != Of::Memory) {
+        let [in_memory, larger @ ..] = of_a_mix else { continue };
         let mix = if in_memory.reads == 1.0 {
             "read-only".to_owned()
         } else {
@@ -241,22 +282,27 @@ fn show(arguments: &Arguments, times: f64, variants: &[Variant], disk: &Disk, re
         for variant in larger {
             let tally = &variant.tally;
             let unit = if variant.fetch == FetchUnit::Sectors { "sectors" } else { "blocks" };
-            let name = format!("YCSB {times}x memory, {mix}, {unit} fetched");
-            report.add(&name, median(&tally.rates), "txn/s", Some((IN_MEMORY, ratio(&tally.rates, rates))), &settings);
-            tally.done.show_counts(&name, &settings, report);
+            let probation = if variant.of == Of::LargerOnProbation { ", probation" } else { "" };
+            let name = format!("YCSB {times}x memory, {mix}, {unit} fetched{probation}");
+            let settings = &match variant.of {
+                Of::LargerOnProbation => format!("{settings}, probation_share={}", arguments.probation),
+                _ => settings.clone(),
+            };
+            report.add(&name, median(&tally.rates), "txn/s", Some((IN_MEMORY, ratio(&tally.rates, rates))), settings);
+            tally.done.show_counts(&name, settings, report);
             let per_thousand = |count: u64| 1000.0 * count as f64 / tally.done.transactions as f64;
             let misses = per_thousand(tally.restarted);
             let ideal = 1000.0 * ideal_miss_share(arguments.records, arguments.skew, tally.resident);
             let peer = ("misses with the hottest tuples in memory", misses / ideal);
-            report.add(&format!("{name}: misses"), misses, "/1000txn", Some(peer), &settings);
+            report.add(&format!("{name}: misses"), misses, "/1000txn", Some(peer), settings);
             // Misses share a fetch when their tuples lie in one block.
-            report.add(&format!("{name}: fetches"), per_thousand(tally.fetched), "/1000txn", None, &settings);
+            report.add(&format!("{name}: fetches"), per_thousand(tally.fetched), "/1000txn", None, settings);
             let per_s = tally.fetched as f64 / tally.done.seconds;
             let peer =
                 (!disk_per_s.is_empty()).then(|| ("the disk's direct random reads", per_s / median(&disk_per_s)));
-            report.add(&format!("{name}: fetches in a second"), per_s, "IOPS", peer, &settings);
+            report.add(&format!("{name}: fetches in a second"), per_s, "IOPS", peer, settings);
             if in_memory.reads == 1.0 && !disk_per_s.is_empty() {
-                show_cost(&name, in_memory, tally, disk, &settings, report);
+                show_cost(&name, in_memory, tally, disk, settings, report);
             }
         }
     }

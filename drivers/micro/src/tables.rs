@@ -1,5 +1,6 @@
 //! Tables in memory, filled: the engine's own, within a memory budget.
 
+use anticache_engine::anticache::chain::LruChain;
 use anticache_engine::catalog::{Catalog, TableDef};
 use anticache_engine::storage::meter::MemoryMeter;
 use anticache_engine::storage::table::{Refused, Table};
@@ -56,7 +57,7 @@ impl Filled {
     ) -> Result<Self, Ended> {
         let mut meter = MemoryMeter::new(budget_bytes, 0);
         let mut bytes = vec![b'x'; def.row_bytes];
-        let table = Table::new(def, keeps_chain, budget_bytes, &mut meter);
+        let table = Table::new(def, keeps_chain.then(LruChain::default), budget_bytes, &mut meter);
         let mut table = table.map_err(|error| format!("no address space for a table: {error}"))?;
         for number in 0..tuples {
             if number % LOOK_EVERY == 0 {

@@ -68,6 +68,7 @@ impl Table {
             return Err(format!("the times of the chain's marks do not ascend: {times:?}"));
         }
         let mut marks = chain.marks();
+        let (last_on_probation, on_probation) = chain.probation();
         let (mut count, mut at, mut last) = (0, chain.coldest().unwrap_or(NO_TUPLE), NO_TUPLE);
         while at != NO_TUPLE {
             if !self.tuples.is_live(at) || self.tuples.prev(at) != last {
@@ -75,6 +76,14 @@ impl Table {
             }
             if self.tuples.flags(at) & flag::MARKED != 0 && marks.next().map(|(id, _)| id) != Some(at) {
                 return Err(format!("tuple {at} is marked, but the chain's next mark is at another"));
+            }
+            if (self.tuples.flags(at) & flag::PROBATION != 0) != (count < on_probation) {
+                return Err(format!(
+                    "tuple {at} is the chain's number {count}, but the first {on_probation} are on probation"
+                ));
+            }
+            if count + 1 == on_probation && last_on_probation != Some(at) {
+                return Err(format!("tuple {at} is the last on probation, but the chain says {last_on_probation:?}"));
             }
             (last, at, count) = (at, self.tuples.next(at), count + 1);
         }

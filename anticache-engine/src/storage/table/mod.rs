@@ -159,11 +159,11 @@ macro_rules! side_by_side {
 use side_by_side;
 
 impl Table {
-    /// An empty table. `keeps_chain` = anti-caching is on and the table is evictable.
+    /// An empty table, with a chain when anti-caching is on and the table is evictable.
     ///
     /// # Errors
     /// When address space cannot be reserved.
-    pub fn new(def: TableDef, keeps_chain: bool, budget_bytes: u64, meter: &mut MemoryMeter) -> io::Result<Self> {
+    pub fn new(def: TableDef, chain: Option<LruChain>, budget_bytes: u64, meter: &mut MemoryMeter) -> io::Result<Self> {
         let budget = usize::try_from(budget_bytes).unwrap_or(usize::MAX / 4);
         // Chunks are about a five-hundredth of the budget: a table holds one more than it fills, and the small ones of a schema together shall not keep
         // what the large ones need. At least 4 KiB, at most 2 MiB (a huge page).
@@ -176,7 +176,7 @@ impl Table {
             indexes: indexes?,
             evicted: EvictedTable::new(def.image_bytes, max_entries)?,
             values: def.has_var().then(|| VarHeap::new(budget)).transpose()?,
-            chain: keeps_chain.then(LruChain::default),
+            chain,
             tuples,
             def,
             accesses_since_eviction: 0,

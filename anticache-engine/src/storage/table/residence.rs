@@ -57,6 +57,7 @@ impl Table {
     pub fn forget_evicted(&mut self, id: TupleId) {
         if let Some(chain) = &mut self.chain {
             chain.remove(&mut self.tuples, id);
+            chain.refill_probation(&mut self.tuples);
         }
         self.free_slot(id);
     }
@@ -75,7 +76,7 @@ impl Table {
         &mut self,
         evicted_id: EvictedId,
         serialized: &[u8],
-        hot: bool,
+        wanted: bool,
         meter: &mut MemoryMeter,
     ) -> Result<TupleId, Refused> {
         if serialized.get(..self.def.indexed_bytes) != Some(&self.evicted.image(evicted_id)[..self.def.indexed_bytes]) {
@@ -90,8 +91,8 @@ impl Table {
         }
         self.evicted.remove(evicted_id);
         if let Some(chain) = &mut self.chain {
-            if hot {
-                chain.push_hot(&mut self.tuples, id);
+            if wanted {
+                chain.push_merged(&mut self.tuples, id);
             } else {
                 chain.push_cold(&mut self.tuples, id);
             }

@@ -126,6 +126,44 @@ fn an_empty_table_gives_way(rule: EvictFrom) {
     database.check();
 }
 
+/// Half of the reads go to a hot set that fits into memory, half to tuples that hardly come again before all others did. Where a merged tuple is the hottest,
+/// those push out what is read again and again, and is seldom seen by a chain that samples; on probation they push out each other.
+#[test]
+fn what_is_used_once_does_not_push_out_what_is_used_again() {
+    const ROWS: i64 = 20_000;
+    const HOT: i64 = 1500;
+    let missed_of_hot = |probation_share: f64| {
+        let mut database = database(|config| {
+            config.memory_budget_bytes = 3 << 20;
+            config.eviction_block_bytes = 16 << 10;
+            (config.lru_sample_rate, config.probation_share) = (0.01, probation_share);
+        });
+        fill(&mut database, A, 0..ROWS, 1);
+        let (mut hot, mut cold) = (0, 0);
+        let mut pass = |database: &mut Database| {
+            for _ in 0..ROWS / 50 {
+                let mut requests = Vec::new();
+                for _ in 0..50 {
+                    (hot, cold) = ((hot + 7919) % HOT, (cold + 7919) % ROWS);
+                    requests.extend([request(SUM, A, &[hot * 13]), request(SUM, A, &[cold])]);
+                }
+                all_commit(database, &requests);
+            }
+        };
+        pass(&mut database);
+        let memory = resident(&database, A);
+        assert!((2 * HOT as u64..ROWS as u64 / 3).contains(&memory), "{memory} tuples in memory");
+        pass(&mut database);
+        database.settle();
+        database.check();
+        let table = &database.partition.tables()[usize::from(A)];
+        let is_evicted = |&hot: &i64| matches!(table.find(&(hot * 13).to_le_bytes()), Some(Found::Evicted(_)));
+        (0..HOT).filter(is_evicted).count() as f64 / HOT as f64
+    };
+    let [papers, probation] = [0.0, 0.3].map(missed_of_hot);
+    assert!(papers > 0.1 && probation < papers / 4.0, "{papers} of the hot set is evicted, {probation} with probation");
+}
+
 /// A hard budget, regions that grow in steps of 2 MiB, and a hot set that is now in one table, now in the other: memory follows it.
 #[test]
 fn memory_follows_the_hot_set_from_table_to_table() {

@@ -17,6 +17,7 @@ fn random_config(random: &mut Pcg64Mcg) -> Config {
         merge: if random.random_bool(0.5) { Merge::Tuple } else { Merge::Block },
         eviction_block_bytes: [4096, 8192, 16384][random.random_range(0..3)],
         hole_threshold: [0.1, 0.5, 1.0][random.random_range(0..3)],
+        probation_share: [0.0, 0.3][random.random_range(0..2)],
         anticaching: match random.random_range(0..6) {
             0 => AntiCaching::Off,
             1 | 2 => AntiCaching::Lru,

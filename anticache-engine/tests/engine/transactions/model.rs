@@ -142,11 +142,12 @@ fn everything_agrees(database: &mut Database, model: &mut Model) {
     database.check();
 }
 
-fn strategies() -> impl Strategy<Value = (Merge, f64, AntiCaching, Compaction)> {
+fn strategies() -> impl Strategy<Value = (Merge, f64, AntiCaching, f64, Compaction)> {
     (
         prop_oneof![Just(Merge::Tuple), Just(Merge::Block)],
         prop_oneof![Just(0.1), Just(0.5), Just(1.0)],
         prop_oneof![Just(AntiCaching::Lru), Just(AntiCaching::Alru)],
+        prop_oneof![Just(0.0), Just(0.3)],
         prop_oneof![Just(Compaction::Lazy), Just(Compaction::Background)],
     )
 }
@@ -155,11 +156,12 @@ proptest! {
     #![proptest_config(properties(24))]
 
     #[test]
-    fn behaves_like_a_map((merge, hole_threshold, anticaching, compaction) in strategies(), batches in prop::collection::vec(prop::collection::vec(op(), 1..80), 1..30)) {
+    fn behaves_like_a_map((merge, hole_threshold, anticaching, probation_share, compaction) in strategies(), batches in prop::collection::vec(prop::collection::vec(op(), 1..80), 1..30)) {
         let mut database = Database::create(|config| {
             config.merge = merge;
             config.hole_threshold = hole_threshold;
             config.anticaching = anticaching;
+            config.probation_share = probation_share;
             config.compaction = compaction;
         });
         let mut model = Model::new();

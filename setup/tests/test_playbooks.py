@@ -224,6 +224,7 @@ def test_the_engine_is_configured_as_the_contract_says(node: Node) -> None:
         "memory_budget_bytes": 15000000,
         "anticaching": "alru",
         "lru_sample_rate": 0.01,
+        "probation_share": 0,
         "eviction_block_bytes": 65536,
         "eviction_check_interval_us": 0,
         "eviction_threshold": 1.0,

@@ -128,7 +128,14 @@ impl LruChain {
 
     /// Puts the coldest of the others on probation where it has less than its share: two at most, which is to be called for each tuple that is evicted,
     /// so that no walk along the chain takes long.
+    #[inline]
     pub fn refill_probation(&mut self, tuples: &mut TupleMemory) {
+        if self.probation.share > 0.0 {
+            self.refill(tuples);
+        }
+    }
+
+    fn refill(&mut self, tuples: &mut TupleMemory) {
         for _ in 0..2 {
             if self.probation.len as f64 >= self.probation.share * self.len as f64 {
                 return;

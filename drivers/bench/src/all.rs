@@ -18,7 +18,7 @@ const BENCHMARKS: &[(&str, f64)] = &[
     ("stalls", 70.0),
     ("memory", 20.0),
     ("tpcc", 110.0),
-    ("growth", 60.0),
+    ("growth", 80.0),
     ("multi", 35.0),
     ("durability", 50.0),
     ("drivers", 40.0),

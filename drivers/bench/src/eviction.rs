@@ -189,6 +189,8 @@ impl Bench<'_> {
 }
 
 pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let share = arguments.probation;
+    anyhow::ensure!((0.0..=1.0).contains(&share), "--probation {share}: a share, 0 to 1");
     harness::bind_to_last();
     let scratch = Scratch::create(parent, SCRATCH_BYTES)?;
     let endless = Endless::new(arguments.records, arguments.skew, arguments.clustered)?;

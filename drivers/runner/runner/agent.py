@@ -2,8 +2,10 @@
 
 Over SSH the source of this module is sent to the node's own Python (3.9 or newer) and executed there: it imports the
 standard library only, and nothing has to be installed. A request is one line of JSON ``[method, arguments]``, an
-answer one line ``["ok", result]`` or ``["error", text, errno, filename]``. When the connection ends, the programs that
-were started through it are ended and its work directories, which hold passwords, are removed.
+answer one line ``["ok", result]`` or ``["error", text, errno, filename]``; an empty line only says that the runner is
+there. When the connection ends, or the runner is silent for `SILENCE_LIMIT_S` (its SSH server learns of a network that
+was cut when it sends the next time, if ever), the programs that were started through it are ended, its locks are free,
+and its work directories, which hold passwords, are removed.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from typing import Any, BinaryIO
 HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 END_GRACE_S = 5.0
+SILENCE_LIMIT_S = 30
 READ_BYTES = 1 << 20
 
 
@@ -407,16 +410,26 @@ def answer(agent: Agent, line: bytes) -> list[Any]:
         return ["error", text or repr(error), getattr(error, "errno", None), getattr(error, "filename", None)]
 
 
+def _end_of_silence(_number: int, _frame: object) -> None:
+    raise TimeoutError("the runner is silent")
+
+
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the connection ends."""
+    """Answer requests until the connection ends or nothing comes, nor is taken, for `SILENCE_LIMIT_S`."""
     agent = Agent()
+    signal.signal(signal.SIGALRM, _end_of_silence)
+    signal.alarm(SILENCE_LIMIT_S)
     try:
-        for line in requests:
-            answers.write(json.dumps(answer(agent, line)).encode() + b"\n")
+        while line := requests.readline():
+            signal.alarm(0)  # a request takes the time that it takes
+            answered = json.dumps(answer(agent, line)).encode() + b"\n" if line.strip() else b""
+            signal.alarm(SILENCE_LIMIT_S)
+            answers.write(answered)
             answers.flush()
     except OSError:
         pass  # nobody listens any more
     finally:
+        signal.alarm(0)
         agent.close()
 
 

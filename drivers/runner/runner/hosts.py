@@ -24,7 +24,7 @@ from typing import IO, Any
 from runner import agent
 from runner.errors import RunError
 
-ALIVE_INTERVAL_S, ALIVE_COUNT = 4, 3  # a node that is silent for 12 s is lost
+ALIVE_INTERVAL_S, ALIVE_COUNT = 4, 3  # a node that is silent for 12 s is lost; the node waits longer for the runner
 CONNECT_TIMEOUT_S = 10
 ANSWER_LIMIT_S = 60.0  # of requests that take no time of their own
 CHUNK_BYTES = 1 << 20
@@ -104,6 +104,17 @@ class Piped:
         )
         source = Path(agent.__file__).read_bytes()
         self._send(f"{len(source)}\n".encode() + source)
+        self._closed = threading.Event()
+        self._heart = threading.Thread(target=self._beat, daemon=True)
+        self._heart.start()
+
+    def _beat(self) -> None:
+        """Tell the agent between requests that the runner is there, until the connection ends."""
+        while not self._closed.wait(ALIVE_INTERVAL_S) and not self._lost:
+            if self._lock.acquire(blocking=False):
+                with contextlib.suppress(LostNodeError):  # the next request tells
+                    self._send(b"\n")
+                self._lock.release()
 
     def ask(self, method: str, arguments: list[Any], limit_s: float) -> Any:
         """Carry out a request; raises OSError as it was raised there, LostNodeError when no answer comes."""
@@ -147,6 +158,8 @@ class Piped:
 
     def close(self) -> None:
         """End the connection; the agent then ends what was started through it."""
+        self._closed.set()
+        self._heart.join()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             with contextlib.suppress(OSError):
                 _pipe(pipe).close()

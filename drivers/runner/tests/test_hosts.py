@@ -200,6 +200,41 @@ def test_the_end_of_a_connection_ends_programs_and_removes_passwords(tmp_path: P
     assert tmp_path.exists()
 
 
+@contextlib.contextmanager
+def impatient(beat_s: float) -> Iterator[Host]:
+    """A host whose agent waits for one second only, and a runner that says so often that it is there."""
+    limit = b"SILENCE_LIMIT_S = %d" % agent.SILENCE_LIMIT_S
+    assert limit in Path(agent.__file__).read_bytes()
+    bootstrap = BOOTSTRAP.replace(",'agent'", f".replace({limit!r}, b'SILENCE_LIMIT_S = 1'),'agent'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hosts, "ALIVE_INTERVAL_S", beat_s)
+        host = Host("far", Piped("far", [sys.executable, "-I", "-c", bootstrap]))
+        try:
+            yield host
+        finally:
+            host.close()
+
+
+def test_a_node_that_was_cut_off_frees_what_the_runner_held(tmp_path: Path) -> None:
+    with impatient(beat_s=600.0) as host:
+        work = host.make_work(tmp_path / "work")
+        assert host.hold(tmp_path / "runner.lock", "the first") is None
+        pid = host.spawn(["sleep", "600"], tmp_path / "log")
+        host.run(["sleep", "2"])
+        assert runs(pid), "a request takes the time that it takes"
+        wait_until(lambda: not runs(pid) and not work.exists())
+        wait_until(lambda: Host("other").hold(tmp_path / "runner.lock", "the second") is None)
+        assert "far" in hosts.alive(host)
+
+
+def test_a_node_waits_while_the_runner_is_there(tmp_path: Path) -> None:
+    with impatient(beat_s=0.1) as host:
+        pid = host.spawn(["sleep", "600"], tmp_path / "log")
+        time.sleep(3.0)
+        assert runs(pid)
+        assert hosts.alive(host) == ""
+
+
 def test_a_lost_node_is_named_once_and_for_good(tmp_path: Path) -> None:
     with far("db7") as host:
         agent = host.run(["sh", "-c", "echo $PPID"])["stdout"]

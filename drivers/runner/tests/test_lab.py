@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 from netlab import SSHD, NetLab
 
-from runner import collect
+from runner import agent, collect
 from runner.files import read_json
 
 pytestmark = [
@@ -32,8 +32,8 @@ pytestmark = [
 
 ROOT = Path(__file__).resolve().parents[3]
 LANES = {"a": ("db1", "client1"), "b": ("db2", "client2")}
-LOST_LIMIT_S = 180.0
-"""A node that was cut off sends again at intervals that double, up to two minutes: only then it learns of the end."""
+LOST_LIMIT_S = agent.SILENCE_LIMIT_S + 30.0
+"""A node that was cut off is free when its agent has heard nothing for so long, and has ended what it started."""
 SELECTION = ("--scale", "tiny", "--where", "data_memory_ratio=2")
 
 
@@ -247,7 +247,7 @@ def test_a_node_that_cannot_be_reached_is_named_before_the_start(lab: Lab) -> No
 def test_unlike_nodes_are_refused_by_name(lab: Lab) -> None:
     (lab.place / "db2" / "tools" / "mysql-5.6.24" / "bin" / "mysqld").open("ab").write(b"\0")
     code, printed = lab.call("run", *SELECTION, "--fresh")
-    # What served the sweep on the node that was lost holds the node until its connection is known to be dead.
+    # What served the sweep on the node that was lost holds the node until it has waited long enough for the runner.
     deadline_s = time.monotonic() + LOST_LIMIT_S
     while "db2" in printed and "is in use by process" in printed and time.monotonic() < deadline_s:
         time.sleep(1.0)

@@ -21,6 +21,7 @@ use super::recovery::Site;
 use super::snapshot::keeper::Keeper;
 use crate::error::{RecoveryError, StartError};
 use crate::partition::Partition;
+use crate::partition::Replies;
 use crate::partition::multi::{LoggedMulti, ReplayError, ReplayMeetings, ReplaySeat, replay_multi};
 
 /// Transactions replayed between two looks at what is under way at the disk.
@@ -54,7 +55,8 @@ pub(super) fn replay_logs(site: Site<'_>, keeper: &Keeper, partitions: Vec<Parti
     let outcomes = site.each_partition(all.collect(), |((partition, seat), cut)| {
         let part = keeper.part(partition.id());
         let partition = Some(Box::new(partition));
-        LogReplay { site, seat, partition, cut, records: 0, prefetched: 0, problem: None }.run(part)
+        LogReplay { site, seat, partition, cut, records: 0, prefetched: 0, replies: Replies::default(), problem: None }
+            .run(part)
     });
     // Who gave up because another one did knows no reason.
     let (mut done, mut abandoned) = (Vec::new(), None);
@@ -153,10 +155,15 @@ fn not_replayed(partition: u32, sequence: u64, procedure: &str, problem: String)
 }
 
 /// Runs a transaction of one partition again.
-fn replay_single(partition: &mut Partition, procedure: &str, params: &[u8]) -> Result<(), String> {
+fn replay_single(
+    partition: &mut Partition,
+    procedure: &str,
+    params: &[u8],
+    replies: &mut Replies,
+) -> Result<(), String> {
     let number = partition.procedures.number(procedure);
     let number = number.ok_or_else(|| "the server has no procedure of this name".to_owned())?;
-    partition.replay(number, params)
+    partition.replay(number, params, replies)
 }
 
 /// Why a thread did not replay its log to the end.
@@ -183,6 +190,7 @@ struct LogReplay<'site> {
     records: u64,
     /// How many of the next records were prefetched.
     prefetched: usize,
+    replies: Replies,
     problem: Option<GaveUp>,
 }
 
@@ -231,7 +239,7 @@ impl LogReplay<'_> {
                 ReplayError::Abandoned => GaveUp::Abandoned(with(error.to_string())),
             })?;
         } else if let Some(partition) = &mut self.partition {
-            replay_single(partition, procedure, record.params).map_err(with)?;
+            replay_single(partition, procedure, record.params, &mut self.replies).map_err(with)?;
         }
         if let Some(partition) = self.partition.as_mut().filter(|_| sequence.is_multiple_of(REPLAYED_BETWEEN_POLLS)) {
             partition.poll_quietly();
@@ -295,7 +303,7 @@ fn run_in_turn(logs: &[Vec<Logged>], partitions: &mut [Partition]) -> Result<(),
     {
         let Logged { sequence, procedure, participants, transaction, params } = &logs[at][next[at]];
         let outcome = if transaction.is_none() {
-            replay_single(&mut partitions[at], procedure, params)
+            replay_single(&mut partitions[at], procedure, params, &mut Replies::default())
         } else {
             let mut all: BTreeMap<usize, &mut Partition> = partitions.iter_mut().enumerate().collect();
             let mut lent: Vec<_> =

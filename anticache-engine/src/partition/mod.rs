@@ -47,6 +47,7 @@ mod waiting;
 
 pub(crate) use admission::Age;
 use execute::Invocation;
+pub(crate) use replay::Replies;
 use sampler::Sampler;
 pub(crate) use turn::IoTag;
 pub(crate) use waiting::{Waiting, WaitingId};

@@ -16,9 +16,19 @@ pub(super) const ATTEMPTS_WITHIN_BUDGET: u32 = 10;
 /// The part of the budget that recovery may use beyond it, where something does not fit.
 const LENT_SHARE: u64 = 8;
 
-/// Keeps the one reply.
+/// Keeps the one reply, in memory that serves the next one too.
 #[derive(Debug, Default)]
 pub(crate) struct Replies(Vec<u8>);
+
+impl Replies {
+    fn status(&self) -> Option<Status> {
+        self.0.get(REPLY_HEADER_BYTES - 1).copied().and_then(Status::from_wire)
+    }
+
+    fn reason(&self) -> String {
+        String::from_utf8_lossy(self.0.get(REPLY_HEADER_BYTES..).unwrap_or_default()).into_owned()
+    }
+}
 
 impl ReplySink for Replies {
     fn buffer(&mut self, _connection: u32, _epoch: u32) -> &mut Vec<u8> {
@@ -27,27 +37,29 @@ impl ReplySink for Replies {
 }
 
 impl Partition {
-    /// Runs a transaction to its end, with all the blocks that it needs. While the partition has no command log: it is not logged.
+    /// Runs a transaction to its end, with all the blocks that it needs. While the partition has no command log: it is not logged. Its reply is
+    /// the one that `replies` then holds.
     ///
     /// # Errors
     /// Why it does not commit.
-    pub(crate) fn replay(&mut self, procedure: u16, params: &[u8]) -> Result<(), String> {
+    pub(crate) fn replay(&mut self, procedure: u16, params: &[u8], replies: &mut Replies) -> Result<(), String> {
         debug_assert!(self.log.is_none());
         let mut attempts = 1;
         loop {
-            match self.try_replay(procedure, params) {
-                (Some(Status::Committed), _) => {
+            self.try_replay(procedure, params, replies);
+            match replies.status() {
+                Some(Status::Committed) => {
                     self.repay_memory();
                     return Ok(());
                 }
                 // It committed before, so memory sufficed: but not always the memory that other tables hold at this moment.
-                (Some(Status::Failed), _) if attempts < MAX_ATTEMPTS => {
+                Some(Status::Failed) if attempts < MAX_ATTEMPTS => {
                     if attempts == ATTEMPTS_WITHIN_BUDGET {
                         self.borrow_memory();
                     }
                     self.settle();
                 }
-                (_, reason) => return Err(reason),
+                _ => return Err(replies.reason()),
             }
             attempts += 1;
         }
@@ -67,18 +79,15 @@ impl Partition {
         count
     }
 
-    fn try_replay(&mut self, procedure: u16, params: &[u8]) -> (Option<Status>, String) {
-        let mut replies = Replies::default();
-        self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0, age: Age::OLDEST }, &mut replies);
+    fn try_replay(&mut self, procedure: u16, params: &[u8], replies: &mut Replies) {
+        replies.0.clear();
+        self.run(Invocation { origin: ORIGIN, procedure, params, restarts: 0, age: Age::OLDEST }, replies);
         while replies.0.is_empty() {
-            self.poll(&mut replies);
+            self.poll(replies);
             if replies.0.is_empty() && self.ready.is_empty() && self.ring.in_flight() > 0 {
-                self.stall(&mut replies);
+                self.stall(replies);
             }
         }
-        let status = replies.0.get(REPLY_HEADER_BYTES - 1).copied().and_then(Status::from_wire);
-        let reason = replies.0.get(REPLY_HEADER_BYTES..).unwrap_or_default();
-        (status, String::from_utf8_lossy(reason).into_owned())
     }
 
     /// Lets the partition use more memory than its budget, for recovery alone: tuples, values and index nodes lie elsewhere than before, so what fitted

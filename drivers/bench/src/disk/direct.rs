@@ -25,6 +25,38 @@ pub const PAGE: usize = 4096;
 /// What a write's completion is known by: no slot of a read.
 const WRITE: u64 = u64::MAX;
 
+/// Bytes per second of reads of 1 MiB in order, four in flight, of a file from its beginning to its last whole MiB. None, and a warning, where the
+/// file system refuses direct I/O.
+///
+/// # Errors
+/// What the system says; also where the file is shorter than a read.
+pub fn bytes_per_s_through(path: &Path) -> anyhow::Result<Option<f64>> {
+    let Some(file) = open_direct(OpenOptions::new().read(true), path)? else { return Ok(None) };
+    let read = || {
+        let places = file.metadata()?.len() / MEBIBYTE as u64;
+        anyhow::ensure!(places > 0, "the file is shorter than 1 MiB");
+        let mut offsets = (0..places).map(|place| place * MEBIBYTE as u64);
+        let reads = Reader::new(&file, MEBIBYTE, 4)?.run(Duration::MAX, || offsets.next())?;
+        Ok(Some(reads.per_s * MEBIBYTE as f64))
+    };
+    read().with_context(|| path.display().to_string())
+}
+
+/// None, and a warning, where the file system refuses direct I/O.
+fn open_direct(options: &mut OpenOptions, path: &Path) -> anyhow::Result<Option<File>> {
+    match options.custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+            eprintln!(
+                "warning: {} is on a file system without direct I/O: no figure of the disk's own speed is valid there, none is given",
+                path.display()
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error).context(path.display().to_string()),
+    }
+}
+
 /// A file of its own, read and written past the page cache.
 pub struct Scratch {
     path: PathBuf,
@@ -88,22 +120,9 @@ impl Scratch {
     /// What the file system says.
     pub fn create(directory: &Path, bytes: u64) -> anyhow::Result<Option<Self>> {
         let path = directory.join("scratch");
-        let options = |flags: rustix::fs::OFlags| {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(true).custom_flags(flags.bits() as i32);
-            options.open(&path)
-        };
-        let file = match options(rustix::fs::OFlags::DIRECT) {
-            Ok(file) => file,
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                eprintln!(
-                    "warning: {} is on a file system without direct I/O: no figure of the disk's own speed is valid there, none is given",
-                    directory.display()
-                );
-                return Ok(None);
-            }
-            Err(error) => return Err(error).context(path.display().to_string()),
-        };
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let Some(file) = open_direct(options, &path)? else { return Ok(None) };
         let mut scratch = Self { path, file, bytes, written_bytes_per_s: 0.0 };
         scratch.fill().with_context(|| scratch.path.display().to_string())?;
         Ok(Some(scratch))
@@ -162,10 +181,10 @@ impl Scratch {
         reader.run(duration, self.random_places(bytes))
     }
 
-    fn random_places(&self, bytes: usize) -> impl FnMut() -> u64 {
+    fn random_places(&self, bytes: usize) -> impl FnMut() -> Option<u64> {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
         let places = self.bytes / bytes as u64;
-        move || rng.random_range(0..places) * bytes as u64
+        move || Some(rng.random_range(0..places) * bytes as u64)
     }
 
     /// Bytes per second of reads of 1 MiB in order, four in flight.
@@ -177,7 +196,7 @@ impl Scratch {
         let mut next = 0;
         let reads = Reader::new(&self.file, MEBIBYTE, 4)?.run(duration, || {
             next += 1;
-            (next - 1) % places * MEBIBYTE as u64
+            Some((next - 1) % places * MEBIBYTE as u64)
         })?;
         Ok(reads.per_s * MEBIBYTE as f64)
     }
@@ -234,7 +253,8 @@ impl<'file> Reader<'file> {
         Ok(Self { ring, file, buffers, writes: None, work: None, in_flight: 0 })
     }
 
-    fn run(&mut self, duration: Duration, mut place: impl FnMut() -> u64) -> anyhow::Result<Reads> {
+    /// Reads at one place after the other until time or places are over.
+    fn run(&mut self, duration: Duration, mut place: impl FnMut() -> Option<u64>) -> anyhow::Result<Reads> {
         let (started, cpu_before_s) = (Instant::now(), thread_cpu_s());
         let (mut count, mut problem) = (0_u64, None);
         for slot in 0..self.buffers.len() {
@@ -264,7 +284,7 @@ impl<'file> Reader<'file> {
             }
         }
         if let Some(problem) = problem {
-            return Err(problem.context("direct I/O of the scratch file"));
+            return Err(problem.context("direct I/O"));
         }
         let work_s = self.work.as_ref().map_or(0.0, Work::took_s);
         let cpu_us = (thread_cpu_s() - cpu_before_s - work_s) * 1e6 / count as f64;
@@ -287,7 +307,8 @@ impl<'file> Reader<'file> {
         Ok(())
     }
 
-    fn begin(&mut self, slot: usize, offset: u64) -> anyhow::Result<()> {
+    fn begin(&mut self, slot: usize, place: Option<u64>) -> anyhow::Result<()> {
+        let Some(offset) = place else { return Ok(()) };
         let buffer = &mut self.buffers[slot];
         let file = types::Fd(self.file.as_raw_fd());
         let read = opcode::Read::new(file, buffer.as_mut_ptr(), buffer.len() as u32).offset(offset).build();
@@ -333,6 +354,9 @@ mod tests {
         assert!(beside_work.per_s > 0.0 && beside_work.cpu_us.is_finite());
         assert!(scratch.sequential_bytes_per_s(millisecond).unwrap() > 0.0 && scratch.written_bytes_per_s > 0.0);
         assert!(!scratch.synced_writes_us(millisecond).unwrap().is_empty());
+        assert!(bytes_per_s_through(&scratch.path).unwrap().unwrap() > 0.0);
+        let short = bytes_per_s_through(&directory.path().join("none")).unwrap_err();
+        assert!(format!("{short:#}").contains("No such file"), "{short:#}");
         // Behind the end of the file.
         scratch.bytes *= 1000;
         let error = scratch.random_reads(PAGE, 8, millisecond).unwrap_err();

@@ -257,8 +257,7 @@ impl Partition {
                     let tuples = self.tables[usize::from(table)].tuples_mut();
                     // A tuple that the same transaction deleted later has no slot to mark.
                     if tuples.is_live(tuple) && tuples.flags(tuple) & mark == 0 {
-                        let flags = tuples.flags(tuple) | mark;
-                        tuples.set_flags(tuple, flags);
+                        tuples.set_flag(tuple, mark, true);
                         log.mark(table, tuple);
                     }
                 }

@@ -143,8 +143,7 @@ impl Partition {
         for &(table, tuple) in &group.marked {
             let tuples = self.tables[usize::from(table)].tuples_mut();
             if tuples.is_live(tuple) {
-                let flags = tuples.flags(tuple) & !mark;
-                tuples.set_flags(tuple, flags);
+                tuples.set_flag(tuple, mark, false);
             }
         }
         debug_assert_eq!(mark & !flag::UNSYNCED, 0);

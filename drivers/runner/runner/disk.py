@@ -33,6 +33,7 @@ SINCE_START = ("host_io_errors", "failed_operations", "daemon_cpu_s")
 SELF_TEST_TRIES = 3
 SELF_TEST_LIMIT_S = 180.0
 CPU_UNIT = "cores"  # of the self-test's rows about what emulating costs, where the others are about the drive
+SYNC_LIMIT_S = 60
 COMMAND_LIMIT_S = 130.0  # a change of mode writes what the emulated drive has cached; its own limit is 120 s
 
 Run = Callable[[list[str], float], str]
@@ -133,6 +134,8 @@ class Control:
         results = f"{place}/results.json"
         size = ["--region-bytes", str(region_bytes), "--profile", self.profile]
         self._run([self._program, "create", place, *size], COMMAND_LIMIT_S)
+        # What a build has written goes to the disk below when the kernel likes: now, and not during the test.
+        self._run(["sh", "-c", f'timeout {SYNC_LIMIT_S} sync -f "{place}" || true'], COMMAND_LIMIT_S)
         said = ""
         try:
             self._run([self._program, "selftest", place, "--quick", "--json", results], SELF_TEST_LIMIT_S)

@@ -211,14 +211,12 @@ impl Table {
         if let Some(chain) = &mut self.chain {
             chain.remove(&mut self.tuples, id);
         }
-        let flags = self.tuples.flags(id) & !flag::LIVE;
-        self.tuples.set_flags(id, flags);
+        self.tuples.set_flag(id, flag::LIVE, false);
     }
 
     /// Undoes [`Table::detach`].
     pub fn reattach(&mut self, id: TupleId, meter: &mut MemoryMeter) {
-        let flags = self.tuples.flags(id) | flag::LIVE;
-        self.tuples.set_flags(id, flags);
+        self.tuples.set_flag(id, flag::LIVE, true);
         self.index_and_link(id, 0, meter);
     }
 

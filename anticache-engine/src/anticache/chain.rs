@@ -152,7 +152,7 @@ impl LruChain {
     }
 
     fn begin_probation(&mut self, tuples: &mut TupleMemory, id: TupleId, is_last: bool) {
-        tuples.set_flag(id, flag::PROBATION, true);
+        set_flag(tuples, id, flag::PROBATION, true);
         self.probation.len += 1;
         if is_last {
             self.probation.last = id;
@@ -207,13 +207,13 @@ impl LruChain {
         if self.tail == NO_TUPLE || tuples.flags(self.tail) & flag::MARKED != 0 {
             return;
         }
-        tuples.set_flag(self.tail, flag::MARKED, true);
+        set_flag(tuples, self.tail, flag::MARKED, true);
         self.marks.push_back(Mark { id: self.tail, before: now });
         if self.marks.len() > MOST_MARKS {
             let mut keep = false;
             self.marks.retain(|mark| {
                 keep = !keep;
-                tuples.set_flag(mark.id, flag::MARKED, keep);
+                set_flag(tuples, mark.id, flag::MARKED, keep);
                 keep
             });
         }
@@ -226,7 +226,7 @@ impl LruChain {
             self.hand_over(tuples, id);
         }
         if tuples.flags(id) & flag::PROBATION != 0 {
-            tuples.set_flag(id, flag::PROBATION, false);
+            set_flag(tuples, id, flag::PROBATION, false);
             self.probation.len -= 1;
             if self.probation.last == id {
                 self.probation.last = tuples.prev(id);
@@ -236,7 +236,7 @@ impl LruChain {
 
     /// The tuple's mark goes to its colder neighbour, unless that has one, which tells more.
     fn hand_over(&mut self, tuples: &mut TupleMemory, id: TupleId) {
-        tuples.set_flag(id, flag::MARKED, false);
+        set_flag(tuples, id, flag::MARKED, false);
         let Some(at) = self.marks.iter().position(|mark| mark.id == id) else {
             debug_assert!(false, "tuple {id} is marked without a mark");
             return;
@@ -245,7 +245,7 @@ impl LruChain {
         if colder == NO_TUPLE || tuples.flags(colder) & flag::MARKED != 0 {
             self.marks.remove(at);
         } else {
-            tuples.set_flag(colder, flag::MARKED, true);
+            set_flag(tuples, colder, flag::MARKED, true);
             self.marks[at].id = colder;
         }
     }
@@ -279,6 +279,11 @@ impl LruChain {
     pub fn marks(&self) -> impl Iterator<Item = (TupleId, u64)> {
         self.marks.iter().map(|mark| (mark.id, mark.before))
     }
+}
+
+fn set_flag(tuples: &mut TupleMemory, id: TupleId, which: u8, set: bool) {
+    let flags = tuples.flags(id);
+    tuples.set_flags(id, if set { flags | which } else { flags & !which });
 }
 
 #[cfg(test)]

@@ -257,7 +257,8 @@ impl Partition {
                     let tuples = self.tables[usize::from(table)].tuples_mut();
                     // A tuple that the same transaction deleted later has no slot to mark.
                     if tuples.is_live(tuple) && tuples.flags(tuple) & mark == 0 {
-                        tuples.set_flag(tuple, mark, true);
+                        let flags = tuples.flags(tuple) | mark;
+                        tuples.set_flags(tuple, flags);
                         log.mark(table, tuple);
                     }
                 }

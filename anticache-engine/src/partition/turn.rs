@@ -143,7 +143,8 @@ impl Partition {
         for &(table, tuple) in &group.marked {
             let tuples = self.tables[usize::from(table)].tuples_mut();
             if tuples.is_live(tuple) {
-                tuples.set_flag(tuple, mark, false);
+                let flags = tuples.flags(tuple) & !mark;
+                tuples.set_flags(tuple, flags);
             }
         }
         debug_assert_eq!(mark & !flag::UNSYNCED, 0);

@@ -185,7 +185,9 @@ impl Partition {
         let Some(waiting) = self.waiting[waiter].as_mut().filter(|waiting| !waiting.was_robbed) else { return };
         waiting.pinned.push((table, tuple));
         *self.pins.entry((table, tuple)).or_insert(0) += 1;
-        self.tables[usize::from(table)].tuples_mut().set_flag(tuple, flag::PINNED, true);
+        let tuples = self.tables[usize::from(table)].tuples_mut();
+        let flags = tuples.flags(tuple) | flag::PINNED;
+        tuples.set_flags(tuple, flags);
     }
 
     /// Follows tuples that were moved to other slots of a table.
@@ -210,7 +212,8 @@ impl Partition {
                 self.pins.remove(pin);
                 let tuples = self.tables[usize::from(pin.0)].tuples_mut();
                 if tuples.is_live(pin.1) {
-                    tuples.set_flag(pin.1, flag::PINNED, false);
+                    let flags = tuples.flags(pin.1) & !flag::PINNED;
+                    tuples.set_flags(pin.1, flags);
                 }
             }
         }

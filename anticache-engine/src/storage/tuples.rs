@@ -304,13 +304,6 @@ impl TupleMemory {
         unsafe { *self.address(id) = flags }
     }
 
-    /// Sets or clears some of a tuple's flags.
-    #[inline]
-    pub fn set_flag(&mut self, id: TupleId, which: u8, set: bool) {
-        let flags = self.flags(id);
-        self.set_flags(id, if set { flags | which } else { flags & !which });
-    }
-
     /// `[next, prev]` of all slots of the chunks held.
     #[inline(always)]
     fn links(&self) -> &[[TupleId; 2]] {

@@ -156,11 +156,9 @@ fn recovery(
 /// The file of the one snapshot that is kept.
 fn snapshot_in(directory: &Path) -> anyhow::Result<PathBuf> {
     for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "db")
-            && path.display().to_string().contains("snapshot-")
-        {
-            return Ok(path);
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("snapshot-") {
+            return Ok(entry.path());
         }
     }
     anyhow::bail!("{} has no snapshot", directory.display())

@@ -202,10 +202,10 @@ def test_the_end_of_a_connection_ends_programs_and_removes_passwords(tmp_path: P
 
 @contextlib.contextmanager
 def impatient(beat_s: float) -> Iterator[Host]:
-    """A host whose agent waits for one second only, and a runner that says so often that it is there."""
+    """A host whose agent waits for three seconds only, and a runner that says so often that it is there."""
     limit = b"SILENCE_LIMIT_S = %d" % agent.SILENCE_LIMIT_S
     assert limit in Path(agent.__file__).read_bytes()
-    bootstrap = BOOTSTRAP.replace(",'agent'", f".replace({limit!r}, b'SILENCE_LIMIT_S = 1'),'agent'")
+    bootstrap = BOOTSTRAP.replace(",'agent'", f".replace({limit!r}, b'SILENCE_LIMIT_S = 3'),'agent'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hosts, "ALIVE_INTERVAL_S", beat_s)
         host = Host("far", Piped("far", [sys.executable, "-I", "-c", bootstrap]))
@@ -220,7 +220,7 @@ def test_a_node_that_was_cut_off_frees_what_the_runner_held(tmp_path: Path) -> N
         work = host.make_work(tmp_path / "work")
         assert host.hold(tmp_path / "runner.lock", "the first") is None
         pid = host.spawn(["sleep", "600"], tmp_path / "log")
-        host.run(["sleep", "2"])
+        host.run(["sleep", "4"])
         assert runs(pid), "a request takes the time that it takes"
         wait_until(lambda: not runs(pid) and not work.exists())
         wait_until(lambda: Host("other").hold(tmp_path / "runner.lock", "the second") is None)
@@ -230,7 +230,7 @@ def test_a_node_that_was_cut_off_frees_what_the_runner_held(tmp_path: Path) -> N
 def test_a_node_waits_while_the_runner_is_there(tmp_path: Path) -> None:
     with impatient(beat_s=0.1) as host:
         pid = host.spawn(["sleep", "600"], tmp_path / "log")
-        time.sleep(3.0)
+        time.sleep(5.0)
         assert runs(pid)
         assert hosts.alive(host) == ""
 

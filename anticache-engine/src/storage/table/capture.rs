@@ -321,7 +321,8 @@ impl Table {
     #[inline]
     pub(super) fn exempt(&mut self, id: TupleId) {
         if self.capture.as_ref().is_some_and(|capture| capture.awaits(id)) {
-            self.tuples.set_flag(id, flag::SNAPSHOT_DONE, true);
+            let flags = self.tuples.flags(id) | flag::SNAPSHOT_DONE;
+            self.tuples.set_flags(id, flags);
         }
     }
 

@@ -211,12 +211,14 @@ impl Table {
         if let Some(chain) = &mut self.chain {
             chain.remove(&mut self.tuples, id);
         }
-        self.tuples.set_flag(id, flag::LIVE, false);
+        let flags = self.tuples.flags(id) & !flag::LIVE;
+        self.tuples.set_flags(id, flags);
     }
 
     /// Undoes [`Table::detach`].
     pub fn reattach(&mut self, id: TupleId, meter: &mut MemoryMeter) {
-        self.tuples.set_flag(id, flag::LIVE, true);
+        let flags = self.tuples.flags(id) | flag::LIVE;
+        self.tuples.set_flags(id, flags);
         self.index_and_link(id, 0, meter);
     }
 

@@ -20,9 +20,8 @@ use super::multi_recovery::{MultiRecord, cuts};
 use super::recovery::Site;
 use super::snapshot::keeper::Keeper;
 use crate::error::{RecoveryError, StartError};
-use crate::partition::Partition;
-use crate::partition::Replies;
 use crate::partition::multi::{LoggedMulti, ReplayError, ReplayMeetings, ReplaySeat, replay_multi};
+use crate::partition::{Partition, Replies};
 
 /// Transactions replayed between two looks at what is under way at the disk.
 const REPLAYED_BETWEEN_POLLS: u64 = 16;

@@ -355,8 +355,11 @@ mod tests {
         assert!(scratch.sequential_bytes_per_s(millisecond).unwrap() > 0.0 && scratch.written_bytes_per_s > 0.0);
         assert!(!scratch.synced_writes_us(millisecond).unwrap().is_empty());
         assert!(bytes_per_s_through(&scratch.path).unwrap().unwrap() > 0.0);
-        let short = bytes_per_s_through(&directory.path().join("none")).unwrap_err();
-        assert!(format!("{short:#}").contains("No such file"), "{short:#}");
+        std::fs::write(directory.path().join("short"), [1; PAGE]).unwrap();
+        for (name, problem) in [("none", "No such file"), ("short", "shorter than 1 MiB")] {
+            let error = bytes_per_s_through(&directory.path().join(name)).unwrap_err();
+            assert!(format!("{error:#}").contains(problem), "{error:#}");
+        }
         // Behind the end of the file.
         scratch.bytes *= 1000;
         let error = scratch.random_reads(PAGE, 8, millisecond).unwrap_err();

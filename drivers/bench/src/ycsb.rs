@@ -104,6 +104,11 @@ const KINDS: [(&str, AntiCaching); 3] =
 /// Mixes and their shares of reads.
 const MIXES: [(&str, f64); 2] = [("read-only", 1.0), ("50/50", 0.5)];
 
+/// Shares of the transactions that update the chain of one and the same database; none is one in a trillion, because 0 is refused as a setting.
+const SHARES: [(&str, f64); 3] = [("none", 1e-12), ("1 %", 0.01), ("all", 1.0)];
+/// Turns of each share in a round.
+const TURNS: u32 = 3;
+
 /// What one mix measured, a value for each round.
 struct Measured {
     requests: Requests,
@@ -114,6 +119,8 @@ struct Measured {
     /// What a link of LRU's chain takes, see [`follow_chain`].
     links_ns: Vec<f64>,
     rates: [Vec<f64>; KINDS.len()],
+    /// By the shares of [`SHARES`].
+    shares: [Vec<f64>; SHARES.len()],
     sums: [Done; KINDS.len()],
 }
 
@@ -129,6 +136,7 @@ impl Measured {
             copies: Vec::new(),
             links_ns: Vec::new(),
             rates: Default::default(),
+            shares: Default::default(),
             sums: Default::default(),
         })
     }
@@ -153,6 +161,19 @@ impl Measured {
         Ok(())
     }
 
+    /// What updating the chain costs in one database, whose place in memory is the same for all shares.
+    fn change_share(&mut self, database: &mut Driver, config: &Config, duration: Duration) -> anyhow::Result<()> {
+        let mut sums = [Done::default(); SHARES.len()];
+        for _ in 0..TURNS {
+            for ((_, share), sum) in SHARES.iter().zip(&mut sums) {
+                database.partition.change_settings(&Config { lru_sample_rate: *share, ..config.clone() });
+                sum.add(database.run(&mut self.requests, PACE, duration / TURNS)?);
+            }
+        }
+        self.shares.iter_mut().zip(&sums).for_each(|(rates, sum)| rates.push(sum.per_s()));
+        Ok(())
+    }
+
     fn show(&self, mix: &str, settings: &str, report: &mut Report) {
         let off = KINDS[0].0;
         if !self.copies.is_empty() {
@@ -167,6 +188,13 @@ impl Measured {
         }
         let name = format!("YCSB in process, {mix}: anticache-lru: a link of the chain, one after the other");
         report.add(&name, median(&self.links_ns), "ns", None, settings);
+        let name =
+            |share| format!("YCSB in process, {mix}, one database: {share} of the transactions update its chain");
+        let none = name(SHARES[0].0);
+        for ((share, _), rates) in SHARES.iter().zip(&self.shares) {
+            let peer = (none.as_str(), ratio(rates, &self.shares[0]));
+            report.add(&name(share), median(rates), "txn/s", Some(peer), settings);
+        }
     }
 }
 
@@ -197,6 +225,12 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
         let mut variants = load(records, round, parent)?;
         for (of_mix, (_, read_share)) in measured.iter_mut().zip(MIXES) {
             of_mix.round(&mut variants, duration, read_share == 1.0)?;
+        }
+        let alru = variants.iter_mut().find(|(kind, _)| KINDS[*kind].1 == AntiCaching::Alru);
+        let (_, alru) = alru.context("a round without aLRU")?;
+        let config = in_memory(AntiCaching::Alru, Log::Off, records, parent);
+        for of_mix in &mut measured {
+            of_mix.change_share(alru, &config, duration)?;
         }
     }
     let settings = format!(

@@ -12,7 +12,7 @@ use crate::machine::CpuTimes;
 
 /// The benchmarks in their order, with the seconds that they take without options on a machine with two cores: for the estimate of what is left.
 const BENCHMARKS: &[(&str, f64)] = &[
-    ("ycsb", 85.0),
+    ("ycsb", 115.0),
     ("tcp", 75.0),
     ("eviction", 285.0),
     ("stalls", 70.0),

@@ -171,7 +171,7 @@ fn null_system(arguments: &Arguments, directory: &Path, report: &mut Report) -> 
     for Benchmark { name, settings, rates, late_us, .. } in &all {
         report.add(&format!("terminals of the null system, {name}"), median(rates), "txn/s", None, settings);
         for (quantile, late_us) in ["p50", "p99"].into_iter().zip(late_us).filter(|(_, late_us)| !late_us.is_empty()) {
-            report.add(&format!("lateness of a start ({quantile}), {name}"), median(late_us), "µs", None, settings);
+            report.add(&format!("lateness of a start ({quantile}), {name}"), median(late_us), "us", None, settings);
         }
     }
     Ok(())

@@ -7,8 +7,8 @@
 //! Segment file `command-PPPP-NNNNNNNN.log` (partition, number), made ahead (`segment.rs`), direct I/O, little-endian numbers:
 //!
 //! ```text
-//! segment header, padded to 4096:  "ACLS" version:4 (3) partition:4 segment:8 first_sequence:8 flags:4 (bit 0: resumed)
-//!                                  salt:8 length:4 JSON list of procedure names, checksum:4 over all before
+//! segment header, padded to 4096:  "ACLS" version:4 (4) partition:4 segment:8 first_sequence:8 flags:4 (bit 0: resumed)
+//!                                  salt:8 longest group:8 length:4 JSON list of procedure names, checksum:4 over all before
 //! group, padded to 4096:           "ACLG" bytes:4 group:8 first sequence:8 records:4 checksum:4 salt:8, then records;
 //!                                  the checksum covers header (with this field zero) and records
 //!   record:                        length:4 (of what follows) kind:1 procedure:2
@@ -23,7 +23,8 @@
 //! made superfluous are removed from the front.
 //!
 //! Behind a torn group no whole one may follow, and what a torn group still holds of its parameters a client has chosen. So a segment has a random salt,
-//! which its groups repeat: nobody else can have made what looks like a group of it.
+//! which its groups repeat: nobody else can have made what looks like a group of it. And its header says how long its groups are at most, so that it need
+//! not be read to its end to see that none follows; a group that is longer begins a segment of its own, whose header says so.
 
 use std::io;
 use std::path::Path;
@@ -328,7 +329,7 @@ impl CommandLog {
         // Everything that can fail comes before the group is taken: its replies must stay where `abandon` finds them.
         let bytes = self.current.buffer.len().next_multiple_of(DIRECT_IO_ALIGN_BYTES) as u64;
         let filled_waits = !self.segment.filled && self.segments.is_ready();
-        if filled_waits || self.offset + bytes > self.segment.bytes {
+        if filled_waits || !self.segment.admits(self.offset, bytes) {
             self.next_segment(bytes)?;
         }
         if bytes >= LARGE_GROUP_BYTES {
@@ -338,7 +339,7 @@ impl CommandLog {
         let mut next = self.spare.take().unwrap_or_else(Group::new);
         next.reset(next_number);
         let mut group = std::mem::replace(&mut self.current, next);
-        group.seal(self.sequence - u64::from(group.records), self.segment.salt);
+        group.seal(self.sequence - u64::from(group.records), self.segment.salt());
         let buffer = std::mem::replace(&mut group.buffer, AlignedBuf::new(DIRECT_IO_ALIGN_BYTES));
         ring.write(&self.segment.file, self.offset, vec![buffer], true, tag);
         self.offset += bytes;
@@ -350,8 +351,7 @@ impl CommandLog {
 
     fn next_segment(&mut self, group_bytes: u64) -> io::Result<()> {
         let first_sequence = self.sequence - u64::from(self.current.records);
-        let mut segment = self.segments.next(&self.segment, self.offset, first_sequence)?;
-        segment.grow(group_bytes + DIRECT_IO_ALIGN_BYTES as u64)?;
+        let segment = self.segments.next(&self.segment, self.offset, first_sequence, group_bytes)?;
         self.segment_sequences.push((segment.number, first_sequence));
         self.segment = segment;
         self.offset = DIRECT_IO_ALIGN_BYTES as u64;
@@ -456,7 +456,8 @@ mod tests {
         segments.sort();
         let groups = |path: &std::path::PathBuf| std::fs::read(path).unwrap()[4096..].starts_with(&GROUP_MAGIC);
         assert_eq!(segments.iter().filter(|path| groups(path)).count(), 5, "one 8 KiB group fits a segment of 16 KiB");
-        let bytes = std::fs::read(&segments[3]).unwrap();
+        assert!(!groups(&segments[0]), "made before such a long group was known of");
+        let bytes = std::fs::read(&segments[4]).unwrap();
         let group = &bytes[4096..];
         let used = u32::from_le_bytes(group[4..8].try_into().unwrap()) as usize;
         assert_eq!((&group[..4], used), (GROUP_MAGIC.as_slice(), GROUP_HEADER_BYTES + 7 + 5000));

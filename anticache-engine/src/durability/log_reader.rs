@@ -10,16 +10,24 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::command_log::{KIND_MULTI, KIND_SINGLE};
-use super::group::{GROUP_HEADER_BYTES, GROUP_MAGIC};
+use chunk::{Chunks, HandOut};
+use group::{Group, search};
+
+use super::beside::beside;
 use super::segment::{Header, file_name, numbers};
 use crate::io::files::Files;
 use crate::io::read_ahead::ReadAhead;
-use crate::io::{DIRECT_IO_ALIGN_BYTES, ZEROS, aligned_buf};
+use crate::io::{DIRECT_IO_ALIGN_BYTES, aligned_buf};
 
-/// How far behind its end a segment is searched for groups that should not be there: the longest group reaches so far. What is reserved behind that, and
-/// was never written, need not be read.
+mod chunk;
+mod group;
+mod record;
+
+pub use record::{Following, Multi, Record};
+
+/// How far a segment without a header is searched for groups, which should not be there.
 const SEARCHED_BYTES: u64 = 64 << 20;
 
 /// A log that cannot be trusted.
@@ -73,154 +81,6 @@ impl LogSummary {
     }
 }
 
-/// A transaction of the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record<'log> {
-    /// Its place among all records since the database was created, from 0.
-    pub sequence: u64,
-    /// Name of its procedure.
-    pub procedure: &'log str,
-    /// What a multi-partition transaction has in addition.
-    pub multi: Option<Multi>,
-    /// The procedure's parameters.
-    pub params: &'log [u8],
-    /// What comes behind it.
-    pub following: Following<'log>,
-}
-
-/// Procedures and parameters of the records behind one, as far as its group reaches: what will be handed out next, unless it does not count.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Following<'log> {
-    procedure_names: &'log [String],
-    records: Records<'log>,
-}
-
-impl<'log> Iterator for Following<'log> {
-    type Item = (&'log str, &'log [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let record = self.records.next()?;
-        Some((self.procedure_names.get(usize::from(record.procedure))?, record.params))
-    }
-}
-
-/// Of which multi-partition transaction a record is one partition's part.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Multi {
-    /// Its name, the same at all partitions.
-    pub transaction: u64,
-    /// The partitions that take part.
-    pub participants: Vec<u16>,
-}
-
-fn number(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-fn short(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn word(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-/// A group that lies whole at the beginning of `bytes`.
-struct Group<'log> {
-    number: u64,
-    first_sequence: u64,
-    records: u32,
-    body: &'log [u8],
-}
-
-/// A record as it lies in a group.
-struct Raw<'log> {
-    procedure: u16,
-    multi: Option<Multi>,
-    params: &'log [u8],
-}
-
-impl<'log> Raw<'log> {
-    /// The record at the beginning of `bytes`, and what follows it.
-    fn parse(bytes: &'log [u8]) -> Option<(Self, &'log [u8])> {
-        let (length, rest) = bytes.split_at_checked(4)?;
-        let (record, after) = rest.split_at_checked(short(length, 0) as usize)?;
-        let (head, params) = record.split_at_checked(3)?;
-        let procedure = word(head, 1);
-        match head[0] {
-            KIND_SINGLE => Some((Self { procedure, multi: None, params }, after)),
-            KIND_MULTI => {
-                let (head, rest) = params.split_at_checked(10)?;
-                let (participants, params) = rest.split_at_checked(2 * usize::from(word(head, 8)))?;
-                let participants = participants.chunks_exact(2).map(|bytes| word(bytes, 0)).collect();
-                let multi = Multi { transaction: number(head, 0), participants };
-                Some((Self { procedure, multi: Some(multi), params }, after))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// Records one behind the other.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Records<'log>(&'log [u8]);
-
-impl<'log> Iterator for Records<'log> {
-    type Item = Raw<'log>;
-
-    fn next(&mut self) -> Option<Raw<'log>> {
-        let (record, after) = Raw::parse(self.0)?;
-        self.0 = after;
-        Some(record)
-    }
-}
-
-impl<'log> Group<'log> {
-    /// The group that lies where the file was passed over to; `salt` is that of the segment, if it is known.
-    fn read(file: &'log mut ReadAhead, salt: Option<u64>) -> io::Result<Option<Self>> {
-        let left_bytes = file.left_bytes();
-        match Self::claimed_bytes(file.peek(GROUP_HEADER_BYTES)?, salt) {
-            Some(bytes) if bytes as u64 <= left_bytes => Ok(Self::parse(file.peek(bytes)?, salt)),
-            _ => Ok(None),
-        }
-    }
-
-    /// Its length without padding, if these bytes may be its header.
-    fn claimed_bytes(bytes: &[u8], salt: Option<u64>) -> Option<usize> {
-        let head = bytes.get(..GROUP_HEADER_BYTES)?;
-        let used = short(head, 4) as usize;
-        let may_be = head[..4] == GROUP_MAGIC && salt.is_none_or(|salt| salt == number(head, 32));
-        (may_be && used >= GROUP_HEADER_BYTES).then_some(used)
-    }
-
-    fn parse(bytes: &'log [u8], salt: Option<u64>) -> Option<Self> {
-        let used = Self::claimed_bytes(bytes, salt)?;
-        let head = bytes.get(..GROUP_HEADER_BYTES)?;
-        let body = bytes.get(GROUP_HEADER_BYTES..used)?;
-        let mut unsummed = [0; GROUP_HEADER_BYTES];
-        unsummed.copy_from_slice(head);
-        unsummed[28..32].fill(0);
-        let checksum = crc32c::crc32c_append(crc32c::crc32c(&unsummed), body);
-        (checksum == short(head, 28)).then(|| Self {
-            number: number(head, 8),
-            first_sequence: number(head, 16),
-            records: short(head, 24),
-            body,
-        })
-    }
-
-    fn padded_bytes(&self) -> usize {
-        (GROUP_HEADER_BYTES + self.body.len()).next_multiple_of(DIRECT_IO_ALIGN_BYTES)
-    }
-
-    /// Whether the body holds the records that its header promises, of so many procedures.
-    fn is_sound(&self, procedures: usize) -> bool {
-        let mut records = Records(self.body);
-        let known = records.by_ref().take(self.records as usize).filter(|raw| usize::from(raw.procedure) < procedures);
-        known.count() == self.records as usize && records.0.is_empty()
-    }
-}
-
 /// Why a segment cannot be read.
 enum Trouble {
     Io(io::Error),
@@ -268,7 +128,7 @@ pub fn read_log(
     partition: u32,
     on_record: impl FnMut(Record<'_>) -> ControlFlow<()>,
 ) -> Result<LogSummary, LogError> {
-    Reader::new(files, directory, partition, None)?.read(on_record)
+    read_with(Reader::new(files, directory, partition, None)?, on_record)
 }
 
 /// Reads the log of one partition; `on_record` gets its transactions from `from_sequence` on, in order and without a gap, and may stop the reading:
@@ -283,13 +143,23 @@ pub fn read_log_from(
     from_sequence: u64,
     on_record: impl FnMut(Record<'_>) -> ControlFlow<()>,
 ) -> Result<LogSummary, LogError> {
-    Reader::new(files, directory, partition, Some(from_sequence))?.read(on_record)
+    read_with(Reader::new(files, directory, partition, Some(from_sequence))?, on_record)
 }
 
+fn read_with(reader: Reader<'_>, on_record: impl FnMut(Record<'_>) -> ControlFlow<()>) -> Result<LogSummary, LogError> {
+    let (files, directory) = (reader.files, reader.directory);
+    let mut hand_out = HandOut::new(reader.from.unwrap_or(0), on_record);
+    let read = beside(files, |lane| reader.read(Chunks::new(lane)), |chunk| hand_out.chunk(chunk));
+    let refused = |error| Trouble::from(io::Error::other(format!("starting a thread that reads it: {error}")));
+    hand_out.summary(read.map_err(|error| refused(error).of(directory))?)
+}
+
+/// Reads segment by segment and group by group, checks them, and hands them over in chunks.
 struct Reader<'files> {
     files: &'files dyn Files,
+    directory: &'files Path,
     from: Option<u64>,
-    heads: Vec<Head>,
+    heads: Vec<Arc<Head>>,
     summary: LogSummary,
     /// Sequence of the next record as the groups count it; None until the first group of a log whose beginning was removed.
     next: Option<u64>,
@@ -298,15 +168,21 @@ struct Reader<'files> {
 }
 
 impl<'files> Reader<'files> {
-    fn new(files: &'files dyn Files, directory: &Path, partition: u32, from: Option<u64>) -> Result<Self, LogError> {
+    fn new(
+        files: &'files dyn Files,
+        directory: &'files Path,
+        partition: u32,
+        from: Option<u64>,
+    ) -> Result<Self, LogError> {
         let (heads, last_segment) = heads_of(files, directory, partition)?;
         let summary = LogSummary { last_segment, ..LogSummary::default() };
-        Ok(Self { files, from, heads, summary, next: None, next_group: None })
+        let heads = heads.into_iter().map(Arc::new).collect();
+        Ok(Self { files, directory, from, heads, summary, next: None, next_group: None })
     }
 
-    fn read(mut self, mut on_record: impl FnMut(Record<'_>) -> ControlFlow<()>) -> Result<LogSummary, LogError> {
-        for (place, head) in std::mem::take(&mut self.heads).into_iter().enumerate() {
-            let read = self.read_segment(place == 0, &head, &mut on_record);
+    fn read(mut self, mut chunks: Chunks<'_, '_>) -> Result<LogSummary, LogError> {
+        for (place, head) in std::mem::take(&mut self.heads).iter().enumerate() {
+            let read = self.read_segment(place == 0, head, &mut chunks);
             if read.map_err(|trouble| trouble.of(&head.path))?.is_break() {
                 break;
             }
@@ -318,15 +194,15 @@ impl<'files> Reader<'files> {
     fn read_segment(
         &mut self,
         first: bool,
-        head: &Head,
-        on_record: &mut impl FnMut(Record<'_>) -> ControlFlow<()>,
+        head: &Arc<Head>,
+        chunks: &mut Chunks<'_, '_>,
     ) -> Result<ControlFlow<()>, Trouble> {
         let mut file = ReadAhead::new(self.files, self.files.open(&head.path)?)?;
         let header_bytes = file.peek(DIRECT_IO_ALIGN_BYTES)?.len();
         file.advance(header_bytes);
         let Some(header) = &head.header else {
             // It was handed out to nobody, so it holds no group.
-            return match search(&mut file, None)?.group_at {
+            return match search(&mut file, None, SEARCHED_BYTES)?.group_at {
                 Some(at) => Err(format!("its header is damaged, and a whole group lies at byte {at}").into()),
                 None => Ok(ControlFlow::Continue(())),
             };
@@ -335,10 +211,32 @@ impl<'files> Reader<'files> {
         if first || begins {
             self.enter(begins, head.number, header)?;
         }
+        let read = self.read_groups(&mut file, head, header, chunks);
+        // Whatever the trouble is, what lies before it counts.
+        let flushed = chunks.flush();
+        if read?.is_break() || flushed.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        let offset = file.position();
+        let found = search(&mut file, Some(header.salt), header.longest_group_bytes)?;
+        if let Some(at) = found.group_at {
+            return Err(format!("a whole group lies at byte {at}, behind a damaged one at byte {offset}").into());
+        }
+        self.summary.torn |= found.anything;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn read_groups(
+        &mut self,
+        file: &mut ReadAhead,
+        head: &Arc<Head>,
+        header: &Header,
+        chunks: &mut Chunks<'_, '_>,
+    ) -> Result<ControlFlow<()>, Trouble> {
         let before = self.summary.groups;
         loop {
             let (offset, left_bytes) = (file.position(), file.left_bytes());
-            let Some(group) = Group::read(&mut file, Some(header.salt))? else { break };
+            let Some(group) = Group::read(file, Some(header.salt))? else { return Ok(ControlFlow::Continue(())) };
             self.check(head.number, header, &group, offset)?;
             if !group.is_sound(header.procedure_names.len()) {
                 return Err(format!("group {} at byte {offset} holds records that cannot be read", group.number).into());
@@ -347,20 +245,14 @@ impl<'files> Reader<'files> {
             self.summary.groups += 1;
             self.summary.bytes += bytes;
             self.next_group = Some(group.number + 1);
+            self.next = Some(group.first_sequence + u64::from(group.records));
             self.summary.end = Some((head.number, offset + bytes));
             self.summary.segments += u64::from(self.summary.groups == before + 1);
-            if self.hand_out(head, header, &group, on_record).is_break() {
+            if chunks.push(head, &group, self.summary).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             file.advance(bytes.min(left_bytes) as usize);
         }
-        let offset = file.position();
-        let found = search(&mut file, Some(header.salt))?;
-        if let Some(at) = found.group_at {
-            return Err(format!("a whole group lies at byte {at}, behind a damaged one at byte {offset}").into());
-        }
-        self.summary.torn |= found.anything;
-        Ok(ControlFlow::Continue(()))
     }
 
     /// Checks that a segment joins on to what is known; where the log `begins` or goes on anew in it, its header says with which record.
@@ -396,61 +288,11 @@ impl<'files> Reader<'files> {
             if self.summary.torn { "; a damaged group lies before it" } else { "" }
         ))
     }
-
-    fn hand_out(
-        &mut self,
-        head: &Head,
-        header: &Header,
-        group: &Group<'_>,
-        on_record: &mut impl FnMut(Record<'_>) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let mut records = Records(group.body);
-        for sequence in group.first_sequence.. {
-            let Some(record) = records.next() else { break };
-            self.next = Some(sequence + 1);
-            if sequence >= head.limit {
-                self.summary.dropped += 1;
-            } else if self.from.is_none_or(|from| from <= sequence) {
-                self.summary.records += 1;
-                let Raw { procedure, multi, params } = record;
-                let procedure_names = header.procedure_names.as_slice();
-                let procedure = procedure_names[usize::from(procedure)].as_str();
-                let following = Following { procedure_names, records: records.clone() };
-                on_record(Record { sequence, procedure, multi, params, following })?;
-            }
-        }
-        ControlFlow::Continue(())
-    }
 }
 
 fn missing(segment: u64, from: u64, to: u64) -> String {
     let before = segment.saturating_sub(1);
     format!("segment {before} is missing or has lost its end: transactions {from} to {} are in no segment", to - 1)
-}
-
-/// What lies behind the end of a segment's groups.
-struct Behind {
-    /// Where a whole group lies.
-    group_at: Option<u64>,
-    /// Whether there is anything but zeros.
-    anything: bool,
-}
-
-/// Passes over what lies behind the end of a segment's groups, as far as [`SEARCHED_BYTES`] or a whole group at a page.
-fn search(file: &mut ReadAhead, salt: Option<u64>) -> io::Result<Behind> {
-    let end = file.position() + SEARCHED_BYTES;
-    let mut anything = false;
-    while file.left_bytes() > 0 && file.position() < end {
-        let at = file.position();
-        if Group::read(file, salt)?.is_some() {
-            return Ok(Behind { group_at: Some(at), anything: true });
-        }
-        let page = file.peek(DIRECT_IO_ALIGN_BYTES)?;
-        anything |= page != &ZEROS[..page.len()];
-        let bytes = page.len();
-        file.advance(bytes);
-    }
-    Ok(Behind { group_at: None, anything })
 }
 
 /// The segments behind the last gap, and the highest number of all.
@@ -498,6 +340,7 @@ fn header_of(files: &dyn Files, path: &Path, partition: u32, number: u64) -> Res
 mod tests {
     use super::*;
     use crate::durability::command_log::CommandLog;
+    use crate::durability::group::GROUP_MAGIC;
     use crate::io::files::KernelFiles;
 
     /// Writes 12 groups of 1 to 3 records over several segments and returns their parameters.

@@ -1,5 +1,6 @@
 //! Durability: the command log, snapshots, and recovery from both (paper §3.6).
 
+mod beside;
 pub mod command_log;
 pub mod group;
 pub mod log_reader;

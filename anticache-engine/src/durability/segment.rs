@@ -19,10 +19,12 @@ use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf};
 use crate::secret::new_nonce;
 
 const MAGIC: [u8; 4] = *b"ACLS";
-const VERSION: u32 = 3;
-const FIXED_HEADER_BYTES: usize = 44;
+const VERSION: u32 = 4;
+const FIXED_HEADER_BYTES: usize = 52;
 const RESUMED: u32 = 1;
 const FILL_BYTES: usize = 1 << 20;
+/// Longest group of a segment that has not begun with a longer one; of small segments a quarter. Recovery reads so much behind the last group.
+const LONGEST_GROUP_BYTES: u64 = 8 << 20;
 /// The filling goes on when no large group has come for so long.
 const REST: Duration = Duration::from_millis(100);
 
@@ -51,6 +53,8 @@ pub(super) struct Header {
     pub(super) resumed: bool,
     /// Stands in every group of the segment, and nobody outside knows it: parameters that look like a group are none.
     pub(super) salt: u64,
+    /// No group of the segment is longer, padding included: behind a damaged one a whole one would begin within so many bytes.
+    pub(super) longest_group_bytes: u64,
     pub(super) procedure_names: Vec<String>,
 }
 
@@ -65,6 +69,7 @@ impl Header {
         text.extend_from_slice(&self.first_sequence.to_le_bytes());
         text.extend_from_slice(&(u32::from(self.resumed) * RESUMED).to_le_bytes());
         text.extend_from_slice(&self.salt.to_le_bytes());
+        text.extend_from_slice(&self.longest_group_bytes.to_le_bytes());
         text.extend_from_slice(&(names.len() as u32).to_le_bytes());
         text.extend_from_slice(&names);
         text.extend_from_slice(&crc32c::crc32c(&text).to_le_bytes());
@@ -88,7 +93,7 @@ impl Header {
         if version != VERSION {
             return Some(Err(version));
         }
-        let names_end = FIXED_HEADER_BYTES.checked_add(short(40)? as usize)?;
+        let names_end = FIXED_HEADER_BYTES.checked_add(short(48)? as usize)?;
         if short(names_end)? != crc32c::crc32c(bytes.get(..names_end)?) {
             return None;
         }
@@ -98,6 +103,7 @@ impl Header {
             first_sequence: long(20)?,
             resumed: short(28)? & RESUMED != 0,
             salt: long(32)?,
+            longest_group_bytes: long(40)?,
             procedure_names: serde_json::from_slice(&bytes[FIXED_HEADER_BYTES..names_end]).ok()?,
         }))
     }
@@ -114,22 +120,35 @@ pub struct Segment {
     pub bytes: u64,
     /// Whether every block was written once.
     pub filled: bool,
-    /// What its groups carry.
-    pub(super) salt: u64,
+    header: Header,
 }
 
 impl Segment {
-    /// Makes it hold at least `bytes`.
+    /// What its groups carry.
+    pub fn salt(&self) -> u64 {
+        self.header.salt
+    }
+
+    /// Whether a group of `bytes` may be written at `offset`.
+    pub fn admits(&self, offset: u64, bytes: u64) -> bool {
+        offset + bytes <= self.bytes && bytes <= self.header.longest_group_bytes
+    }
+
+    /// Makes it, before anything else is in it, admit a first group of `bytes`. A crash may leave it without a header: none may follow it yet.
     ///
     /// # Errors
-    /// When the disk is full.
-    pub fn grow(&mut self, bytes: u64) -> io::Result<()> {
-        if bytes > self.bytes {
-            self.file.allocate(bytes).map_err(|error| {
-                io::Error::new(error.kind(), format!("command log: segment {} of {bytes} bytes: {error}", self.number))
-            })?;
-            self.bytes = bytes;
+    /// When the disk is full, or does not write the header.
+    fn admit(&mut self, bytes: u64) -> io::Result<()> {
+        let end = DIRECT_IO_ALIGN_BYTES as u64 + bytes;
+        if end > self.bytes {
+            self.file.allocate(end)?;
+            self.bytes = end;
             self.filled = false;
+        }
+        if bytes > self.header.longest_group_bytes {
+            self.header.longest_group_bytes = bytes;
+            self.file.write_all_at(&self.header.to_bytes()?, 0)?;
+            self.file.sync()?;
         }
         Ok(())
     }
@@ -170,18 +189,25 @@ impl Maker {
     fn make(&self, number: u64, first_sequence: u64, resumed: bool) -> io::Result<Segment> {
         let Place { files, partition, segment_bytes, procedure_names, .. } = &self.place;
         let path = self.place.path(number);
+        let page_bytes = DIRECT_IO_ALIGN_BYTES as u64;
         let make = || {
-            let procedure_names = procedure_names.clone();
-            let salt = self.salt(number)?;
-            let header = Header { partition: *partition, number, first_sequence, resumed, salt, procedure_names };
-            let header = header.to_bytes()?;
+            let header = Header {
+                partition: *partition,
+                number,
+                first_sequence,
+                resumed,
+                salt: self.salt(number)?,
+                longest_group_bytes: LONGEST_GROUP_BYTES.min((segment_bytes / 4).next_multiple_of(page_bytes)),
+                procedure_names: procedure_names.clone(),
+            };
+            let header_page = header.to_bytes()?;
             let file = files.create(&path)?;
             file.allocate(*segment_bytes)?;
             let filled = self.fill(&*file)?;
-            file.write_all_at(&header, 0)?;
+            file.write_all_at(&header_page, 0)?;
             file.sync()?;
             files.sync_dir(&self.place.directory)?;
-            Ok(Segment { file, number, bytes: *segment_bytes, filled, salt })
+            Ok(Segment { file, number, bytes: *segment_bytes, filled, header })
         };
         make().map_err(|error: io::Error| {
             io::Error::new(error.kind(), format!("command log {}: {error}", path.display()))
@@ -383,11 +409,17 @@ impl Segments {
     }
 
     /// The segment that follows `last`, of which `used_bytes` were used; waits only when it is not ready, and then not for its filling. The first
-    /// record that goes into it is `first_sequence`.
+    /// group that goes into it has `group_bytes`, and its first record is `first_sequence`.
     ///
     /// # Errors
     /// When it cannot be made, a full disk for example; tried once more if it could not be made ahead.
-    pub fn next(&mut self, last: &Segment, used_bytes: u64, first_sequence: u64) -> io::Result<Segment> {
+    pub fn next(
+        &mut self,
+        last: &Segment,
+        used_bytes: u64,
+        first_sequence: u64,
+        group_bytes: u64,
+    ) -> io::Result<Segment> {
         if !self.is_ready()
             && self.ordered
             && let Some(worker) = &self.worker
@@ -397,10 +429,15 @@ impl Segments {
             self.ordered = false;
             self.maker.hurry.store(false, Ordering::Relaxed);
         }
-        let segment = match self.ready.take() {
+        let mut segment = match self.ready.take() {
             Some(Ok(segment)) => segment,
             Some(Err(_)) | None => self.maker.make(last.number + 1, first_sequence, false)?,
         };
+        if let Err(error) = segment.admit(group_bytes) {
+            let what = format!("command log: segment {} for a group of {group_bytes} bytes", segment.number);
+            self.ready = Some(Ok(segment));
+            return Err(io::Error::new(error.kind(), format!("{what}: {error}")));
+        }
         self.prepare(segment.number + 1, first_sequence);
         if used_bytes < last.bytes {
             self.order(Order::Trim(Arc::clone(&last.file), used_bytes));
@@ -454,7 +491,7 @@ mod tests {
             while !segments.is_ready() {
                 std::thread::yield_now();
             }
-            segment = segments.next(&segment, 4096, number).unwrap();
+            segment = segments.next(&segment, 4096, number, 4096).unwrap();
             assert_eq!((segment.number, segment.bytes, segment.filled), (number, 3 << 20, true));
         }
         drop(segments);
@@ -478,7 +515,7 @@ mod tests {
         while !segments.is_ready() {
             std::thread::yield_now();
         }
-        let next = segments.next(&resumed, 4096, 5).unwrap();
+        let next = segments.next(&resumed, 4096, 5, 4096).unwrap();
         assert_eq!((next.number, next.filled), (3, true));
     }
 
@@ -488,13 +525,27 @@ mod tests {
         let (mut segments, mut segment) = start(directory.path(), 64 << 20);
         let mut unfilled = 0;
         for _ in 0..4 {
-            segment = segments.next(&segment, 64 << 20, 0).unwrap();
+            segment = segments.next(&segment, 64 << 20, 0, 4096).unwrap();
             unfilled += u32::from(!segment.filled);
         }
         assert_eq!(segment.number, 4);
         assert!(unfilled > 0, "64 MiB are not written between two calls");
-        segment.grow(65 << 20).unwrap();
-        assert_eq!(segment.file.len().unwrap(), 65 << 20);
+    }
+
+    #[test]
+    fn a_group_longer_than_a_segments_others_begins_one_that_says_so() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (mut segments, first) = start(directory.path(), 1 << 20);
+        assert!(first.admits(4096, 256 << 10) && !first.admits(4096, 260 << 10) && !first.admits(1 << 20, 4096));
+        for (number, group_bytes, file_bytes) in
+            [(1, 256 << 10, 1 << 20), (2, 260 << 10, 1 << 20), (3, 2 << 20, (2 << 20) + 4096)]
+        {
+            let segment = segments.next(&first, 4096, 0, group_bytes).unwrap();
+            assert!(segment.admits(4096, group_bytes));
+            let bytes = std::fs::read(directory.path().join(file_name(3, number))).unwrap();
+            let header = Header::parse(&bytes).unwrap().unwrap();
+            assert_eq!((header, bytes.len()), (segment.header, file_bytes));
+        }
     }
 
     #[test]
@@ -516,13 +567,14 @@ mod tests {
         std::fs::create_dir(&place).unwrap();
         let (mut segments, segment) = start(&place, 1 << 20);
         segments.wait_until_made();
-        let first = segments.next(&segment, 1 << 20, 0).unwrap();
+        let first = segments.next(&segment, 1 << 20, 0, 4096).unwrap();
         std::fs::rename(&place, directory.path().join("gone")).unwrap();
         // The segment after may have been begun before the directory went: take it, and the one after it cannot be made.
-        let failed = segments.next(&first, 1 << 20, 1).and_then(|second| segments.next(&second, 1 << 20, 2));
+        let failed =
+            segments.next(&first, 1 << 20, 1, 4096).and_then(|second| segments.next(&second, 1 << 20, 2, 4096));
         assert!(failed.unwrap_err().to_string().contains("command log"));
         std::fs::rename(directory.path().join("gone"), &place).unwrap();
-        let number = segments.next(&first, 1 << 20, 3).unwrap().number;
+        let number = segments.next(&first, 1 << 20, 3, 4096).unwrap().number;
         assert!(number >= 2, "{number}");
     }
 }

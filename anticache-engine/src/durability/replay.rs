@@ -1,6 +1,6 @@
 //! The second step of recovery: the command logs of all partitions are run again, from where the snapshots begin.
 //!
-//! With one partition its log is read and run again, record by record. With several:
+//! With one partition its log is run again, record by record, while a thread beside reads and checks what follows ([`super::beside`]). With several:
 //! 1. every log is read for its records of multi-partition transactions; from these follows where each log must be cut
 //!    ([`super::multi_recovery`]): what a crash has left of a transaction in some logs and not in others did not happen;
 //! 2. every log is read again up to its cut and run, each partition in a thread of its own; at the record of a multi-partition transaction its

@@ -146,9 +146,10 @@ impl Segment {
             self.filled = false;
         }
         if bytes > self.header.longest_group_bytes {
-            self.header.longest_group_bytes = bytes;
-            self.file.write_all_at(&self.header.to_bytes()?, 0)?;
+            let header = Header { longest_group_bytes: bytes, ..self.header.clone() };
+            self.file.write_all_at(&header.to_bytes()?, 0)?;
             self.file.sync()?;
+            self.header = header;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::catalog::TableId;
 use crate::config::{Compaction, Config, EvictFrom, FetchUnit, Merge};
 use crate::error::StartError;
 use crate::io::files::Files;
-use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf};
+use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_bufs};
 use crate::partition::WaitingId;
 use crate::storage::meter::MemoryMeter;
 
@@ -72,8 +72,11 @@ impl BufferPool {
         if let Some(buffer) = self.free.pop() {
             return Some(buffer);
         }
-        self.not_made = self.not_made.checked_sub(1)?;
-        Some(aligned_buf(self.buffer_bytes))
+        if self.not_made > 0 {
+            self.free = aligned_bufs(self.not_made, self.buffer_bytes);
+            self.not_made -= self.free.len();
+        }
+        self.free.pop()
     }
 
     fn give_back(&mut self, buffer: AlignedBuf) {

@@ -36,7 +36,7 @@ use super::segment::{Place, Segment, Segments, sync_before, trim_behind};
 use crate::catalog::TableId;
 use crate::io::files::Files;
 use crate::io::ring::IoRing;
-use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
+use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, GrowingBuf};
 use crate::partition::Origin;
 use crate::storage::tuples::TupleId;
 
@@ -340,8 +340,8 @@ impl CommandLog {
         next.reset(next_number);
         let mut group = std::mem::replace(&mut self.current, next);
         group.seal(self.sequence - u64::from(group.records), self.segment.salt());
-        let buffer = std::mem::replace(&mut group.buffer, AlignedBuf::new(DIRECT_IO_ALIGN_BYTES));
-        ring.write(&self.segment.file, self.offset, vec![buffer], true, tag);
+        let buffer = std::mem::replace(&mut group.buffer, GrowingBuf::new(DIRECT_IO_ALIGN_BYTES));
+        ring.write(&self.segment.file, self.offset, vec![buffer.into()], true, tag);
         self.offset += bytes;
         self.bytes_written += bytes;
         self.in_flight = Some(group);
@@ -361,7 +361,7 @@ impl CommandLog {
     /// The group whose write completed, with the flag to clear; give it back with [`CommandLog::recycle`].
     pub fn complete(&mut self, buffer: AlignedBuf) -> Option<(Group, u8)> {
         let mut group = self.in_flight.take()?;
-        group.buffer = buffer;
+        group.buffer = buffer.into_growing();
         self.groups_written += 1;
         if self.gathering.share > 0.0 {
             self.gather_from(Instant::now());

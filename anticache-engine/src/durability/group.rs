@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::catalog::TableId;
-use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
+use crate::io::{DIRECT_IO_ALIGN_BYTES, GrowingBuf};
 use crate::partition::Origin;
 use crate::storage::tuples::{TupleId, flag};
 
@@ -22,7 +22,7 @@ pub struct HeldReply {
 /// Records, replies and marks that become durable together.
 pub struct Group {
     pub(super) number: u64,
-    pub(super) buffer: AlignedBuf,
+    pub(super) buffer: GrowingBuf,
     pub(super) records: u32,
     pub(super) replies: Vec<HeldReply>,
     pub(super) frames: Vec<u8>,
@@ -39,7 +39,7 @@ impl Group {
     pub(super) fn new() -> Self {
         let mut group = Self {
             number: 0,
-            buffer: AlignedBuf::new(DIRECT_IO_ALIGN_BYTES),
+            buffer: GrowingBuf::new(DIRECT_IO_ALIGN_BYTES),
             records: 0,
             replies: Vec::new(),
             frames: Vec::new(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::files::{DiskFile, Files};
 use super::ring::{Completion, IoRing};
-use super::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_buf};
+use super::{AlignedBuf, DIRECT_IO_ALIGN_BYTES, aligned_bufs};
 
 /// Bytes of a read.
 const PIECE_BYTES: usize = 512 << 10;
@@ -148,7 +148,10 @@ impl ReadAhead {
     /// Begins reads until there are so many pieces, or the file or the ring ends.
     fn begin_reads(&mut self, pieces: usize) -> io::Result<()> {
         while self.pieces.len() < pieces && self.begun_bytes < self.file_bytes && self.ring.has_room() {
-            let mut buffer = self.spare.pop().unwrap_or_else(|| aligned_buf(self.piece_bytes));
+            if self.spare.is_empty() {
+                self.spare = aligned_bufs(pieces - self.pieces.len(), self.piece_bytes);
+            }
+            let Some(mut buffer) = self.spare.pop() else { break };
             // Files begin with a page of their own, and most extents of a snapshot have a length that divides a piece's: so few of them lie in two pieces.
             let most_bytes = if self.begun_bytes == 0 { DIRECT_IO_ALIGN_BYTES } else { self.piece_bytes };
             let bytes = (self.file_bytes - self.begun_bytes).min(most_bytes as u64) as usize;
@@ -179,6 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::io::aligned_buf;
     use crate::io::files::KernelFiles;
     use crate::io::simulated::{Fault, FaultRule, Operation, SimulatedDisk};
 

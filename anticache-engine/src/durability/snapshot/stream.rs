@@ -132,7 +132,7 @@ impl Stream {
     pub(super) fn written(&mut self, buffers: Vec<AlignedBuf>) {
         self.in_flight -= 1;
         for mut buffer in buffers {
-            buffer.resize(self.extent_bytes, 0);
+            buffer.restore(self.extent_bytes);
             self.free.push(buffer);
         }
     }

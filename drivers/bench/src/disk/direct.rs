@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anticache_engine::io::{AlignedBuf, aligned_buf};
+use anticache_engine::io::{AlignedBuf, aligned_buf, aligned_bufs};
 use anyhow::Context;
 use io_uring::{IoUring, opcode, types};
 use rand::RngExt;
@@ -175,7 +175,7 @@ impl Scratch {
     ) -> anyhow::Result<Reads> {
         let mut reader = Reader::new(&self.file, bytes, depth)?;
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
-        let mut buffer = aligned_buf(MEBIBYTE);
+        let mut buffer = aligned_bufs(2, MEBIBYTE).pop().context("a buffer of a mebibyte")?;
         rng.fill(&mut buffer[..]);
         reader.writes = Some(Writes { buffer, reads_of_a_write, places: self.bytes / MEBIBYTE as u64, begun: 0 });
         reader.run(duration, self.random_places(bytes))
@@ -249,7 +249,10 @@ impl Drop for Reader<'_> {
 impl<'file> Reader<'file> {
     fn new(file: &'file File, bytes: usize, depth: usize) -> anyhow::Result<Self> {
         let ring = IoUring::new((2 * depth).next_power_of_two() as u32).context("io_uring is refused")?;
-        let buffers = (0..depth).map(|_| aligned_buf(bytes)).collect();
+        let mut buffers = Vec::with_capacity(depth);
+        while buffers.len() < depth {
+            buffers.extend(aligned_bufs(depth - buffers.len(), bytes));
+        }
         Ok(Self { ring, file, buffers, writes: None, work: None, in_flight: 0 })
     }
 

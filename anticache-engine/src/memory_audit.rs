@@ -101,12 +101,13 @@ impl Audited {
         }
         let gauges = self.partition.gauges();
         let accounted = gauges.memory_total_bytes - gauges.memory_staging_bytes;
-        let backed = resident_bytes_of_this_thread() as u64;
+        let backed = resident_bytes_of_this_thread(true) as u64;
         let share = backed as f64 / accounted as f64;
         assert!(share <= 1.0, "{backed} bytes are backed, {accounted} accounted for");
         // A growth step is a huge page; where the kernel has none, it backs what is touched of it.
         assert!(share >= 0.98 || self.has_no_huge_pages(), "{backed} bytes are backed, {accounted} accounted for");
         let allocated = u64::try_from(LIVE_BYTES.get() - self.before_bytes).unwrap();
+        let allocated = allocated + resident_bytes_of_this_thread(false) as u64;
         let most = gauges.memory_staging_bytes + gauges.memory_total_bytes / 50;
         assert!(allocated <= most, "{allocated} bytes are allocated, {} accounted for", gauges.memory_staging_bytes);
     }

@@ -5,17 +5,13 @@
 //! everything else waits until nothing is under way, and then until that one is done. Buffers of which several are made together therefore lie in huge
 //! pages, where each is one piece.
 
-use std::ffi::c_void;
-use std::io;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use aligned_vec::{AVec, ConstAlign};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::DIRECT_IO_ALIGN_BYTES;
-use crate::storage::region::HUGE_PAGE_BYTES;
+use crate::storage::region::{HUGE_PAGE_BYTES, Region};
 
 /// A page of zeros.
 pub(crate) static ZEROS: [u8; DIRECT_IO_ALIGN_BYTES] = [0; DIRECT_IO_ALIGN_BYTES];
@@ -36,61 +32,27 @@ enum Memory {
 /// A part of huge pages.
 ///
 /// Invariants that the unsafe code here relies on:
-/// 1. `[start, start + most_bytes)` lies in the mapping of `pages`, which stays mapped for readers and writers until the last part of it is dropped, and
-///    `bytes` are no more.
+/// 1. `[start, start + most_bytes)` lies in the region `pages`, which is mapped until the last part of it is dropped, and `bytes` are no more.
 /// 2. No other part has any of these bytes, and nobody reads or writes them but through this one.
 #[derive(Debug)]
 struct Part {
-    start: NonNull<u8>,
+    start: *mut u8,
     bytes: usize,
     most_bytes: usize,
-    /// Kept mapped; nobody looks into it.
-    _pages: Arc<HugePages>,
+    _pages: Arc<Pages>,
 }
 
-// SAFETY: whoever has the part has the only access to its bytes (invariant 2), and the mapping it keeps is only ever unmapped.
+// SAFETY: whoever has the part has the only access to its bytes (invariant 2), and nothing is done with the region that it keeps but to drop it.
 unsafe impl Send for Part {}
 // SAFETY: what is shared can only be read.
 unsafe impl Sync for Part {}
 
-/// An anonymous mapping that asks for huge pages.
+/// Kept mapped, and of no other use.
 #[derive(Debug)]
-struct HugePages {
-    mapped: NonNull<u8>,
-    mapped_bytes: usize,
-}
+struct Pages(Region);
 
-// SAFETY: the mapping belongs to this value alone, which does nothing with it but to unmap it.
-unsafe impl Send for HugePages {}
-// SAFETY: as above.
-unsafe impl Sync for HugePages {}
-
-impl HugePages {
-    /// So many zeroed bytes that begin with a huge page, and where they do.
-    fn map(bytes: usize) -> io::Result<(Self, NonNull<u8>)> {
-        let mapped_bytes = bytes + HUGE_PAGE_BYTES;
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: an anonymous mapping at an address that the kernel chooses aliases nothing.
-        let address = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, protection, flags) }?;
-        let mapped = NonNull::new(address.cast::<u8>())
-            .ok_or_else(|| io::Error::other("the kernel mapped buffers at address zero"))?;
-        let pages = Self { mapped, mapped_bytes };
-        let skipped = mapped.as_ptr().align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: less than a huge page is skipped, and the mapping is one huge page longer than what is asked for.
-        let start = unsafe { mapped.add(skipped) };
-        // A kernel without huge pages refuses, which changes nothing.
-        // SAFETY: the range lies in the mapping, and its bytes stay what they are.
-        let _ = unsafe { madvise(start.as_ptr().cast::<c_void>(), bytes, Advice::LinuxHugepage) };
-        Ok((pages, start))
-    }
-}
-
-impl Drop for HugePages {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no part of it is left.
-        let _ = unsafe { munmap(self.mapped.as_ptr().cast::<c_void>(), self.mapped_bytes) };
-    }
-}
+// SAFETY: nothing is done with a shared region; the last part drops it.
+unsafe impl Sync for Pages {}
 
 impl AlignedBuf {
     /// Cuts what is behind so many bytes off.
@@ -145,7 +107,7 @@ impl Deref for AlignedBuf {
         match &self.0 {
             Memory::Own(buffer) => buffer,
             // SAFETY: the bytes are mapped (invariant 1), zero or written, and only this part gives access to them (invariant 2).
-            Memory::Part(part) => unsafe { std::slice::from_raw_parts(part.start.as_ptr(), part.bytes) },
+            Memory::Part(part) => unsafe { std::slice::from_raw_parts(part.start, part.bytes) },
         }
     }
 }
@@ -156,7 +118,7 @@ impl DerefMut for AlignedBuf {
         match &mut self.0 {
             Memory::Own(buffer) => buffer,
             // SAFETY: as in `deref`; `&mut self` makes it the only access.
-            Memory::Part(part) => unsafe { std::slice::from_raw_parts_mut(part.start.as_ptr(), part.bytes) },
+            Memory::Part(part) => unsafe { std::slice::from_raw_parts_mut(part.start, part.bytes) },
         }
     }
 }
@@ -182,11 +144,10 @@ pub fn aligned_bufs(count: usize, bytes: usize) -> Vec<AlignedBuf> {
         return vec![aligned_buf(bytes)];
     }
     // The heap says what is to be done where there is no memory.
-    let Ok((pages, start)) = HugePages::map(together * bytes) else { return vec![aligned_buf(bytes)] };
-    let pages = Arc::new(pages);
+    let Ok(region) = Region::reserve_huge_pages(together * bytes) else { return vec![aligned_buf(bytes)] };
+    let pages = Arc::new(Pages(region));
     let part = |number: usize| {
-        // SAFETY: that many parts follow each other in the mapping, so each begins in it.
-        let start = unsafe { start.add(number * bytes) };
+        let start = pages.0.base().wrapping_add(number * bytes);
         AlignedBuf(Memory::Part(Part { start, bytes, most_bytes: bytes, _pages: Arc::clone(&pages) }))
     };
     (0..together).map(part).collect()

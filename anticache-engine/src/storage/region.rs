@@ -68,6 +68,14 @@ impl Region {
         Self::map(bytes, usize::MAX)
     }
 
+    /// The same, all of huge pages: for what is taken as a whole. [`Region::set_used`] is not for it.
+    ///
+    /// # Errors
+    /// As [`Region::reserve`].
+    pub fn reserve_huge_pages(bytes: usize) -> io::Result<Self> {
+        Self::map(bytes, 0)
+    }
+
     /// A region whose first `small_bytes` are backed by small pages.
     fn map(bytes: usize, small_bytes: usize) -> io::Result<Self> {
         let reserved_bytes = bytes.max(1).next_multiple_of(HUGE_PAGE_BYTES);
@@ -88,7 +96,7 @@ impl Region {
         let base = unsafe { mapped.add(skipped) };
         let mut region = Self { base, reserved_bytes, exchanged: 0, mapped, mapped_bytes };
         #[cfg(test)]
-        audit::MAPPED.with_borrow_mut(|ranges| ranges.push(region.range()));
+        audit::mapped(small_bytes > 0).with_borrow_mut(|ranges| ranges.push(region.range()));
         let small = small_bytes.min(reserved_bytes);
         region.advise(0..small, Advice::LinuxNoHugepage);
         region.advise(small..reserved_bytes, Advice::LinuxHugepage);
@@ -169,12 +177,18 @@ impl Region {
 pub mod audit {
     use std::cell::RefCell;
     use std::ops::Range;
+    use std::thread::LocalKey;
 
     use super::Region;
 
     thread_local! {
-        /// The address ranges of the regions that this thread has made and not dropped.
-        pub(super) static MAPPED: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
+        static GROWING: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
+        static WHOLE: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// The address ranges of the regions that this thread has made and not dropped: of those that grow, or of those that are taken as a whole.
+    pub(super) fn mapped(grow: bool) -> &'static LocalKey<RefCell<Vec<Range<usize>>>> {
+        if grow { &GROWING } else { &WHOLE }
     }
 
     impl Region {
@@ -188,9 +202,9 @@ pub mod audit {
         }
     }
 
-    /// The same for all regions of this thread.
-    pub fn resident_bytes_of_this_thread() -> usize {
-        MAPPED.with_borrow(|ranges| resident_bytes(ranges))
+    /// The same for all regions of this thread that grow, or all that do not.
+    pub fn resident_bytes_of_this_thread(grow: bool) -> usize {
+        mapped(grow).with_borrow(|ranges| resident_bytes(ranges))
     }
 
     fn resident_bytes(ranges: &[Range<usize>]) -> usize {
@@ -215,7 +229,9 @@ pub mod audit {
 impl Drop for Region {
     fn drop(&mut self) {
         #[cfg(test)]
-        audit::MAPPED.with_borrow_mut(|ranges| ranges.retain(|range| *range != self.range()));
+        for ranges in [true, false].map(audit::mapped) {
+            ranges.with_borrow_mut(|ranges| ranges.retain(|range| *range != self.range()));
+        }
         // SAFETY: the mapping is ours and nothing borrows from it any more.
         let _ = unsafe { munmap(self.mapped.as_ptr().cast::<c_void>(), self.mapped_bytes) };
     }

@@ -180,11 +180,16 @@ impl LruChain {
     /// Moves a tuple to the hot end.
     #[inline]
     pub fn touch(&mut self, tuples: &mut TupleMemory, id: TupleId) {
-        if self.tail != id {
-            self.remove(tuples, id);
-            self.push_hot(tuples, id);
-        } else if tuples.flags(id) & (flag::MARKED | flag::PROBATION) != 0 {
+        if tuples.flags(id) & (flag::MARKED | flag::PROBATION) != 0 {
             self.leave(tuples, id);
+        }
+        if self.tail != id {
+            let [next, prev] = tuples.move_behind(id, self.tail);
+            if prev == NO_TUPLE {
+                self.head = next;
+            }
+            self.tail = id;
+            self.linked += 1;
         }
     }
 

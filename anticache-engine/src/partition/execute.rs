@@ -15,7 +15,7 @@ use crate::storage::undo::Change;
 use crate::txn::{Abort, TxnContext, roll_back};
 
 /// Requests whose memory is prefetched together.
-pub(super) const PREFETCH_WINDOW: usize = 16;
+pub(super) const PREFETCH_WINDOW: usize = 32;
 
 /// The tuple that a transaction will look up first, on its way from one stage of prefetching to the next.
 #[derive(Debug, Clone, Copy)]
@@ -88,8 +88,8 @@ impl Partition {
         }
     }
 
-    /// Brings index buckets, then tuples, then the neighbours in the chain near, for all requests of a window: the cache misses of different
-    /// transactions overlap instead of following each other.
+    /// Brings index buckets, then what the tuples begin with, then their columns, then the neighbours in the chain near, for all requests of a window:
+    /// the cache misses of different transactions overlap instead of following each other.
     fn prefetch(&self, input: &[u8], window: &[RequestHead]) {
         let mut expected = ExpectedTuples::default();
         for (request, slot) in window.iter().zip(&mut expected) {
@@ -117,16 +117,18 @@ impl Partition {
         let candidates = self.sampler.candidates(PREFETCH_WINDOW);
         let mut tuples = [None; PREFETCH_WINDOW];
         for (number, (expected, tuple)) in expected.iter().zip(&mut tuples).enumerate() {
-            if let Some(Expected { table, hash, columns }) = expected {
+            if let Some(Expected { table, hash, .. }) = expected {
                 let table = &self.tables[usize::from(*table)];
                 *tuple = table.prefetch_tuple(*hash).map(|id| (table, id));
-                if let Some((table, id)) = *tuple {
-                    // Before the rest of the row: the next stage waits for the links.
-                    if candidates.contains(&number) {
-                        table.prefetch_links(id);
-                    }
-                    table.tuples().prefetch_columns(id, columns);
+                if let Some((table, id)) = tuple.filter(|_| candidates.contains(&number)) {
+                    table.prefetch_links(id);
                 }
+            }
+        }
+        // The last stage waits for the links, which are on their way while the columns of all are asked for.
+        for (expected, tuple) in expected.iter().zip(&tuples) {
+            if let (Some(Expected { columns, .. }), Some((table, id))) = (expected, tuple) {
+                table.tuples().prefetch_columns(*id, columns);
             }
         }
         tuples[candidates].iter().flatten().for_each(|&(table, id)| table.prefetch_neighbours(id));

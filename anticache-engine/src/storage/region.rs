@@ -334,6 +334,19 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
+/// The same, but not nearer than the cache's second level.
+#[inline(always)]
+pub fn prefetch_second_level(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `prefetch`.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(address.cast::<i8>());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

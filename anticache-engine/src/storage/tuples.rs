@@ -21,7 +21,7 @@ use std::io;
 use std::ops::Range;
 
 use super::backing::Backer;
-use super::region::{HUGE_PAGE_BYTES, LINE_BYTES, Region, backed_bytes, prefetch};
+use super::region::{HUGE_PAGE_BYTES, LINE_BYTES, Region, backed_bytes, prefetch, prefetch_second_level};
 
 /// Position of a tuple in its table's memory.
 pub type TupleId = u32;
@@ -36,8 +36,11 @@ const FLAGS_BYTES: usize = 1;
 /// Bytes of a tuple's two 4-byte chain ids (paper, Fig. 4).
 const LINKS_BYTES: usize = 8;
 
-/// Most cache lines of some columns that are prefetched: a field of 100 bytes has no more.
-const MOST_LINES: usize = 3;
+/// Most cache lines of some columns that are brought as near as can be: a field of 100 bytes has no more.
+const NEAREST_LINES: usize = 3;
+/// Most cache lines of some columns that are prefetched. Those behind the nearest come into the second level: the first has not the room for the rows of
+/// all queued transactions.
+const MOST_LINES: usize = 32;
 
 /// Most bytes that are backed ahead of the slots in use.
 const MOST_AHEAD_BYTES: usize = 64 << 20;
@@ -342,6 +345,19 @@ impl TupleMemory {
         self.links_mut()[id as usize][1] = prev;
     }
 
+    /// Moves a tuple behind the last one of its chain, which is another. Returns the links that it had: its neighbours, who are linked now.
+    #[inline]
+    pub fn move_behind(&mut self, id: TupleId, last: TupleId) -> [TupleId; 2] {
+        let links = self.links_mut();
+        let [next, prev] = std::mem::replace(&mut links[id as usize], [NO_TUPLE, last]);
+        links[next as usize][1] = prev;
+        if prev != NO_TUPLE {
+            links[prev as usize][0] = next;
+        }
+        links[last as usize][0] = id;
+        [next, prev]
+    }
+
     /// Sets both links.
     #[inline]
     pub fn set_links(&mut self, id: TupleId, next: TupleId, prev: TupleId) {
@@ -376,19 +392,19 @@ impl TupleMemory {
         prefetch(self.slots.base().wrapping_add(id as usize * self.stride_bytes));
     }
 
-    /// Brings the cache lines near in which some columns of a tuple lie, or the first of them: the processor's own prefetcher follows a copy from there.
-    /// Without the line that [`TupleMemory::prefetch`] brings.
+    /// Brings the cache lines near in which some columns of a tuple lie, or the first of them. Without the line that [`TupleMemory::prefetch`] brings.
+    ///
+    /// All of them, though the processor's own prefetcher would follow a copy: it does so only once the copy has begun.
     #[inline]
     pub fn prefetch_columns(&self, id: TupleId, columns: &Range<usize>) {
         let slot = self.slots.base().wrapping_add(id as usize * self.stride_bytes);
         let row = slot.addr() + FLAGS_BYTES;
         let second_line = (slot.addr() / LINE_BYTES + 1) * LINE_BYTES;
         let (first, end) = ((row + columns.start).max(second_line), row + columns.end.min(self.row_bytes));
-        for line in 0..MOST_LINES {
-            let address = first / LINE_BYTES * LINE_BYTES + line * LINE_BYTES;
-            if address < end {
-                prefetch(slot.with_addr(address));
-            }
+        let lines = (first / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES).take(MOST_LINES);
+        for (number, line) in lines.enumerate() {
+            let address = slot.with_addr(line);
+            if number < NEAREST_LINES { prefetch(address) } else { prefetch_second_level(address) }
         }
     }
 

@@ -118,6 +118,14 @@ struct Head {
     limit: u64,
 }
 
+impl Head {
+    /// Whether anything of it may count. What a restart has given up as a whole does not, and what it followed may be gone: old segments are removed one
+    /// by one, oldest first, and a crash may come between.
+    fn counts(&self, header: &Header) -> bool {
+        header.first_sequence < self.limit
+    }
+}
+
 /// Reads all that is there of the log of one partition; `on_record` gets its transactions.
 ///
 /// # Errors
@@ -165,6 +173,8 @@ struct Reader<'files> {
     next: Option<u64>,
     /// The same for groups.
     next_group: Option<u64>,
+    /// Sequence behind the records of the segments of which something counts.
+    reached: Option<u64>,
 }
 
 impl<'files> Reader<'files> {
@@ -177,7 +187,7 @@ impl<'files> Reader<'files> {
         let (heads, last_segment) = heads_of(files, directory, partition)?;
         let summary = LogSummary { last_segment, ..LogSummary::default() };
         let heads = heads.into_iter().map(Arc::new).collect();
-        Ok(Self { files, directory, from, heads, summary, next: None, next_group: None })
+        Ok(Self { files, directory, from, heads, summary, next: None, next_group: None, reached: None })
     }
 
     fn read(mut self, mut chunks: Chunks<'_, '_>) -> Result<LogSummary, LogError> {
@@ -209,11 +219,14 @@ impl<'files> Reader<'files> {
         };
         let begins = header.resumed || head.number == 0;
         if first || begins {
-            self.enter(begins, head.number, header)?;
+            self.enter(begins, head, header)?;
         }
         let read = self.read_groups(&mut file, head, header, chunks);
         // Whatever the trouble is, what lies before it counts.
         let flushed = chunks.flush();
+        if head.counts(header) {
+            self.reached = self.next;
+        }
         if read?.is_break() || flushed.is_break() {
             return Ok(ControlFlow::Break(()));
         }
@@ -237,7 +250,7 @@ impl<'files> Reader<'files> {
         loop {
             let (offset, left_bytes) = (file.position(), file.left_bytes());
             let Some(group) = Group::read(file, Some(header.salt))? else { return Ok(ControlFlow::Continue(())) };
-            self.check(head.number, header, &group, offset)?;
+            self.check(head, header, &group, offset)?;
             if !group.is_sound(header.procedure_names.len()) {
                 return Err(format!("group {} at byte {offset} holds records that cannot be read", group.number).into());
             }
@@ -256,12 +269,12 @@ impl<'files> Reader<'files> {
     }
 
     /// Checks that a segment joins on to what is known; where the log `begins` or goes on anew in it, its header says with which record.
-    fn enter(&mut self, begins: bool, segment: u64, header: &Header) -> Result<(), String> {
+    fn enter(&mut self, begins: bool, head: &Head, header: &Header) -> Result<(), String> {
         // What lies before the record asked for may be missing: a snapshot has made it superfluous. Nothing is known to be missing from a log that is
         // read from wherever it begins.
-        let wanted = self.next.or(self.from).map(|reached| reached.max(self.from.unwrap_or(0)));
-        if let Some(wanted) = wanted.filter(|&wanted| wanted < header.first_sequence) {
-            return Err(missing(segment, wanted, header.first_sequence));
+        let wanted = self.reached.or(self.from).map(|reached| reached.max(self.from.unwrap_or(0)));
+        if let Some(wanted) = wanted.filter(|&wanted| wanted < header.first_sequence && head.counts(header)) {
+            return Err(missing(head.number, wanted, header.first_sequence));
         }
         if begins {
             (self.next, self.next_group) = (Some(header.first_sequence), Some(0));
@@ -271,9 +284,10 @@ impl<'files> Reader<'files> {
     }
 
     /// Whether a group is the one that must follow.
-    fn check(&self, segment: u64, header: &Header, group: &Group<'_>, offset: u64) -> Result<(), String> {
-        if self.next.is_none() && self.from.is_some_and(|from| from < group.first_sequence) {
-            return Err(missing(segment, self.from.unwrap_or(0), group.first_sequence));
+    fn check(&self, head: &Head, header: &Header, group: &Group<'_>, offset: u64) -> Result<(), String> {
+        let lacks = self.next.is_none() && self.from.is_some_and(|from| from < group.first_sequence);
+        if lacks && head.counts(header) {
+            return Err(missing(head.number, self.from.unwrap_or(0), group.first_sequence));
         }
         let number = self.next_group.unwrap_or(group.number);
         let sequence = self.next.unwrap_or(group.first_sequence);

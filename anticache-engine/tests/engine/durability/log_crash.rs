@@ -216,6 +216,23 @@ proptest! {
     }
 }
 
+/// A process dies before it acknowledges what it wrote, the second while it goes on with the log, and the third gives up what the first had written: so a
+/// segment lies between theirs of which nothing counts. The third dies anywhere, also when its removal of old segments has come to that one.
+#[test]
+fn a_removal_of_old_segments_may_end_anywhere() {
+    let append = || Step::Append(100, 0, Vec::new());
+    let first = Life { ends_after: None, steps: vec![append(), append(), Step::Flush], killed: true, gives_up: 0 };
+    for (second_end, third_end) in (10..25).flat_map(|second| (20..45).map(move |third| (second, third))) {
+        let second = Life { ends_after: Some(second_end), steps: Vec::new(), killed: true, gives_up: 0 };
+        let third = Life { ends_after: Some(third_end), steps: vec![Step::Truncate], killed: true, gives_up: 1 };
+        let mut history = History::new(0);
+        for (place, life) in [&first, &second, &third].into_iter().enumerate() {
+            history.live(place, life);
+        }
+        history.recover().unwrap();
+    }
+}
+
 /// A log of 24 groups over several segments, ended in order; what it holds, and where its groups begin.
 fn ended_log(seed: u64) -> (SimulatedDisk, Arc<dyn Files>, Vec<Known>) {
     let mut history = History::new(seed);

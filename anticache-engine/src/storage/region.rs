@@ -321,30 +321,30 @@ impl<T: ZeroValid> RegionVec<T> {
 /// Bytes of a cache line.
 pub const LINE_BYTES: usize = 64;
 
-/// Asks the processor to bring the cache line at `address` near; any address is allowed, wrong ones are ignored.
+/// Asks for a cache line with a hint as `_mm_prefetch` takes it.
 #[inline(always)]
-pub fn prefetch(address: *const u8) {
+fn ask_for<const HINT: i32>(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults, whatever the address.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast::<i8>());
+        std::arch::x86_64::_mm_prefetch::<HINT>(address.cast::<i8>());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
 
+/// Asks the processor to bring the cache line at `address` near; any address is allowed, wrong ones are ignored.
+#[inline(always)]
+pub fn prefetch(address: *const u8) {
+    const HINT_T0: i32 = 3;
+    ask_for::<HINT_T0>(address);
+}
+
 /// The same, but not nearer than the cache's second level.
 #[inline(always)]
 pub fn prefetch_second_level(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `prefetch`.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(address.cast::<i8>());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
+    const HINT_T1: i32 = 2;
+    ask_for::<HINT_T1>(address);
 }
 
 #[cfg(test)]

@@ -109,6 +109,10 @@ pub struct Config {
     /// CPUs that the server's threads are bound to, in turn; empty = not bound.
     #[serde(default)]
     pub cpus: Vec<usize>,
+    /// Microseconds for which a partition without anything to do looks for requests and for what its disk has done before its thread sleeps; 0 = it
+    /// sleeps at once.
+    #[serde(default = "default_idle_poll_us")]
+    pub idle_poll_us: u64,
     /// Bytes that everything which grows with the data may use, over all partitions.
     pub memory_budget_bytes: u64,
     /// LRU chain and eviction.
@@ -190,6 +194,9 @@ fn one() -> u32 {
 fn thousand_connections() -> u32 {
     1024
 }
+fn default_idle_poll_us() -> u64 {
+    DEFAULT_IDLE_POLL_US
+}
 fn yes() -> bool {
     true
 }
@@ -249,6 +256,8 @@ fn sixty_four_mebibytes() -> u64 {
 
 /// Most partitions of one server.
 pub const MAX_PARTITIONS: u32 = 256;
+/// [`Config::idle_poll_us`] by default: longer than waking a thread takes on a virtual machine.
+pub const DEFAULT_IDLE_POLL_US: u64 = 50;
 /// Most connections that can be allowed.
 pub const MAX_CONNECTIONS: u32 = 65_536;
 
@@ -287,6 +296,9 @@ impl Config {
         }
         if !(1..=MAX_CONNECTIONS).contains(&self.max_connections) {
             return refuse("max_connections", self.max_connections.to_string(), format!("1 to {MAX_CONNECTIONS}"));
+        }
+        if self.idle_poll_us > MAX_IDLE_POLL_US {
+            return refuse("idle_poll_us", self.idle_poll_us.to_string(), format!("0 to {MAX_IDLE_POLL_US}"));
         }
         if self.secret_file.is_none() && !self.listen.ip().is_loopback() {
             let allowed =
@@ -490,6 +502,7 @@ pub const MIN_BUFFERS: usize = 4;
 const BUFFERS_FOR_FETCHES: usize = 2;
 /// Most microseconds between two checks.
 const MAX_CHECK_INTERVAL_US: u64 = 60_000_000;
+const MAX_IDLE_POLL_US: u64 = 1000;
 /// A year.
 const MAX_SNAPSHOT_INTERVAL_S: u64 = 366 * 24 * 60 * 60;
 /// Most: beyond this many reads in flight a disk gains nothing.
@@ -542,6 +555,7 @@ mod tests {
     fn impossible_values_are_named() {
         for (key, value, expected) in [
             ("partitions", serde_json::json!(0), "`partitions` = 0"),
+            ("idle_poll_us", serde_json::json!(1001), "`idle_poll_us` = 1001: 0 to 1000"),
             ("lru_sample_rate", serde_json::json!(-1.0), "`lru_sample_rate` = -1"),
             ("lru_sample_rate", serde_json::json!(1.5), "at most 1"),
             ("probation_share", serde_json::json!(-0.1), "`probation_share` = -0.1"),

@@ -163,6 +163,9 @@ pub struct Gauges {
 pub struct SystemCalls {
     /// Waits for sockets, disk and other threads.
     pub system_calls_wait: u64,
+    /// Looks before a wait, and offers of the CPU between them ([`Config::idle_poll_us`](crate::config::Config::idle_poll_us)): of a thread that has
+    /// nothing else to do.
+    pub system_calls_look: u64,
     /// Reads of sockets.
     pub system_calls_receive: u64,
     /// Writes to sockets.

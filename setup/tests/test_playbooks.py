@@ -221,6 +221,7 @@ def test_the_engine_is_configured_as_the_contract_says(node: Node) -> None:
         "max_connections": 1024,
         "partitions": 1,
         "cpus": [0],
+        "idle_poll_us": 50,
         "memory_budget_bytes": 15000000,
         "anticaching": "alru",
         "lru_sample_rate": 0.01,

@@ -150,6 +150,8 @@ pub(super) struct EventLoop {
     inlets: Vec<Option<Inlet>>,
     outlets: Outlets,
     requests: Vec<RequestHead>,
+    /// For how long is looked for events before the thread sleeps.
+    idle_poll: Duration,
     /// An inlet waits only until the others have had their turn.
     again: bool,
     calls: SystemCalls,
@@ -173,6 +175,7 @@ impl EventLoop {
         refused: Option<Arc<AtomicU64>>,
     ) -> io::Result<Self> {
         let (id, disk) = (partition.id(), partition.ring().event().try_clone_to_owned()?);
+        let idle_poll = Duration::from_micros(common.config.idle_poll_us);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &disk, epoll::EventData::new_u64(DISK), epoll::EventFlags::IN)?;
@@ -191,6 +194,7 @@ impl EventLoop {
             inlets: Vec::new(),
             outlets: Outlets::default(),
             requests: Vec::with_capacity(MAX_BATCH),
+            idle_poll,
             again: false,
             calls: SystemCalls::default(),
         })
@@ -225,21 +229,8 @@ impl EventLoop {
         let lost = || io::Error::other("the partition was lost with the thread of another one");
         let poll_after = self.partition.as_ref().ok_or_else(lost)?.poll_after();
         let timeout = poll_after.or((!read).then_some(DRAIN_INTERVAL));
-        let may_sleep = self.site.may_sleep(self.id) && self.site.due(self.id).is_none() && !self.again;
-        self.again = false;
-        let timeout = if may_sleep { timeout } else { Some(Duration::ZERO) };
-        let timeout = timeout.map(|timeout| rustix::time::Timespec {
-            tv_sec: timeout.as_secs().cast_signed(),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        events.clear();
-        self.calls.system_calls_wait += 1;
-        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref());
-        self.site.awake(self.id);
-        match waited {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        let timeout = if std::mem::take(&mut self.again) { Some(Duration::ZERO) } else { timeout };
+        self.wait(events, timeout)?;
         for event in events.iter() {
             // Each of these three is one to reset.
             self.calls.system_calls_event += u64::from(event.data.u64() >= OTHERS);
@@ -264,6 +255,41 @@ impl EventLoop {
         self.poll();
         self.send_all();
         Ok(())
+    }
+
+    /// Waits for events, or for a transaction on several partitions that is due, at most for `timeout`.
+    ///
+    /// Before it sleeps it looks for them for a while: a thread that sleeps goes on some tens of microseconds after it was woken, in which it would have
+    /// run a hundred transactions. Between two looks it offers the CPU to whoever else wants it.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> io::Result<()> {
+        events.clear();
+        self.calls.system_calls_wait += 1;
+        let looks_for = timeout.unwrap_or(Duration::MAX).min(self.idle_poll);
+        let began = Instant::now();
+        while began.elapsed() < looks_for {
+            self.take_events(events, Some(Duration::ZERO))?;
+            if !events.is_empty() || self.site.due(self.id).is_some() {
+                return Ok(());
+            }
+            self.calls.system_calls_look += 2;
+            std::thread::yield_now();
+        }
+        let may_sleep = self.site.may_sleep(self.id) && self.site.due(self.id).is_none();
+        let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+        let taken = self.take_events(events, if may_sleep { left } else { Some(Duration::ZERO) });
+        self.site.awake(self.id);
+        taken
+    }
+
+    fn take_events(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = timeout.map(|timeout| rustix::time::Timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn poll(&mut self) {

@@ -41,7 +41,7 @@ pub fn in_memory(anticaching: AntiCaching, log: Log, records: u64, data_dir: &Pa
 }
 
 /// Keys whose memory is prefetched together: as many as the engine does.
-const PREFETCHED: usize = 16;
+const PREFETCHED: usize = 32;
 
 /// Looks records up and copies them out as the engine's read does, without a transaction, a request or a reply around it: what one core and its
 /// memory allow with these structures. Goes on behind `at`; records per second.

@@ -5,7 +5,7 @@ use anticache_engine::client::Client;
 use crate::support::served::{serve, stop};
 
 const RECORDS: i64 = 1000;
-/// The counters of system calls.
+/// The counters of system calls that work is shared by; [`looks`] has the others.
 const KINDS: [&str; 5] = ["wait", "receive", "send", "event", "disk"];
 
 fn load(client: &mut Client) {
@@ -53,8 +53,14 @@ fn calls_for(client: &mut Client, transactions: usize, outstanding: usize) -> [u
     std::array::from_fn(|kind| after[kind] - before[kind])
 }
 
-fn server(log: &str) -> (crate::support::served::Served, Client) {
-    let changes = serde_json::json!({"partitions": 1, "memory_budget_bytes": 32 << 20, "log": log});
+fn looks(client: &mut Client) -> u64 {
+    client.stats().unwrap()["system_calls_look"].as_u64().unwrap()
+}
+
+fn server(log: &str, idle_poll_us: u64) -> (crate::support::served::Served, Client) {
+    let changes = serde_json::json!({
+        "partitions": 1, "memory_budget_bytes": 32 << 20, "log": log, "idle_poll_us": idle_poll_us
+    });
     let served = serve("", &changes);
     let mut client = Client::connect(served.address).unwrap();
     load(&mut client);
@@ -64,8 +70,8 @@ fn server(log: &str) -> (crate::support::served::Served, Client) {
 /// One wait, one read and one write for all that is outstanding; with the log, what its groups need besides.
 #[test]
 fn what_is_outstanding_shares_its_system_calls() {
-    for (log, most_per_turn) in [("off", 6), ("sync", 16)] {
-        let (served, mut client) = server(log);
+    for (log, most_per_turn, idle_poll_us) in [("off", 6, 50), ("off", 6, 0), ("sync", 16, 50), ("sync", 16, 0)] {
+        let (served, mut client) = server(log, idle_poll_us);
         for outstanding in [1, 8, 64] {
             let calls = calls_for(&mut client, 100 * outstanding, outstanding);
             let all: u64 = calls.iter().sum();
@@ -73,6 +79,22 @@ fn what_is_outstanding_shares_its_system_calls() {
             assert!(all <= 100 * most_per_turn, "log {log}, {outstanding} outstanding: {KINDS:?} {calls:?}");
             assert_eq!(calls[4] > 0, log == "sync", "the disk has to do with the log alone");
         }
+        stop(served);
+    }
+}
+
+/// Who has nothing to do looks for work for a moment and sleeps then: a second of looking would be a million calls.
+#[test]
+fn an_idle_partition_looks_for_work_before_it_sleeps() {
+    for idle_poll_us in [0, 50, 1000] {
+        let (served, mut client) = server("off", idle_poll_us);
+        run(&mut client, 100, 1);
+        let before = looks(&mut client);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let made = looks(&mut client) - before;
+        // It looks after it has answered the first time, and perhaps once more before the second.
+        assert!(made <= idle_poll_us * 40, "{made} looks with {idle_poll_us} us");
+        assert_eq!(before > 0, idle_poll_us > 0, "{before} looks with {idle_poll_us} us");
         stop(served);
     }
 }

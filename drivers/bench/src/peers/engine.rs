@@ -143,9 +143,11 @@ impl Drop for OverTcp {
 }
 
 impl OverTcp {
-    pub fn load(anticaching: AntiCaching, records: u64, directory: &Path) -> anyhow::Result<Self> {
-        let mut config = config(anticaching, records, directory);
-        config.cpus = vec![SERVER_CPU];
+    /// With aLRU; `sleeps_at_once` = without looking for work before (`idle_poll_us` = 0).
+    pub fn load(sleeps_at_once: bool, records: u64, directory: &Path) -> anyhow::Result<Self> {
+        let defaults = config(AntiCaching::Alru, records, directory);
+        let idle_poll_us = if sleeps_at_once { 0 } else { defaults.idle_poll_us };
+        let config = Config { cpus: vec![SERVER_CPU], idle_poll_us, ..defaults };
         let server = Server::start(&config)?;
         let mut client = Client::connect(server.address())?;
         let load = client.procedure("ycsb_load")?;
@@ -156,7 +158,8 @@ impl OverTcp {
             }
         }
         while client.wait(&mut |_, _| ())? > 0 {}
-        let settings = describe(&config, "1 connection");
+        let settings =
+            describe(&config, &format!("looks for work for {idle_poll_us} us before it sleeps, 1 connection"));
         Ok(Self { client, settings, outstanding: 1, server: Some(server) })
     }
 

@@ -209,9 +209,13 @@ pub fn run(arguments: &Arguments, directory: &Path, report: &mut Report) -> anyh
     let mut stores = contestants(&IN_PROCESS, engines, arguments, &directory)?;
     compare("in process", &mut stores.iter_mut().collect::<Vec<_>>(), &mixes, arguments, report)?;
     drop(stores);
-    let own = directory.join("over-tcp");
-    let served = Contestant::new(BASE, || Ok(Box::new(engine::OverTcp::load(AntiCaching::Alru, records, &own)?)))?;
-    let mut servers = contestants(&OVER_TCP, vec![served], arguments, &directory)?;
+    let server = |name: &str, sleeps_at_once| {
+        let own = directory.join("over-tcp").join(name);
+        Contestant::new(name, || Ok(Box::new(engine::OverTcp::load(sleeps_at_once, records, &own)?)))
+    };
+    // Who waits looks for work for a while by default; the servers of others do not.
+    let engines = vec![server(BASE, false)?, server("anticache-alru, asleep at once", true)?];
+    let mut servers = contestants(&OVER_TCP, engines, arguments, &directory)?;
     for (number, &outstanding) in arguments.outstanding.iter().enumerate() {
         let place = format!("over TCP, {outstanding} outstanding");
         let mut taking_part: Vec<_> = servers.iter_mut().collect();

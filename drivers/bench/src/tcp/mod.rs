@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anticache_engine::client::{Client, Reply};
-use anticache_engine::config::{AntiCaching, Config, Log};
+use anticache_engine::config::{AntiCaching, Config, DEFAULT_IDLE_POLL_US, Log};
 use anticache_engine::net::frame::{REPLY_HEADER_BYTES, REQUEST_FIXED_BYTES};
 use anticache_engine::net::server::Server;
 use anyhow::Context;
@@ -29,7 +29,12 @@ const CALLS: usize = 16;
 /// A read's request and reply: the length of a frame, its fixed part, the key; the row.
 const READ: Sizes = Sizes { request: 4 + REQUEST_FIXED_BYTES + 8, reply: REPLY_HEADER_BYTES + ROW_BYTES };
 const SERVER_CPU: usize = 0;
-const LOGS: [(&str, Log); 2] = [("log off", Log::Off), ("log synced", Log::Sync)];
+/// The servers: name, log, and for how long a partition looks for work before it sleeps (`idle_poll_us`).
+const SITES: [(&str, Log, u64); 3] = [
+    ("log off", Log::Off, DEFAULT_IDLE_POLL_US),
+    ("log synced", Log::Sync, DEFAULT_IDLE_POLL_US),
+    ("log off, asleep at once", Log::Off, 0),
+];
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -51,8 +56,9 @@ struct Site {
 }
 
 impl Site {
-    fn start(log: Log, records: u64, data_dir: &Path) -> anyhow::Result<Self> {
-        let config = Config { cpus: vec![SERVER_CPU], ..in_memory(AntiCaching::Alru, log, records, data_dir) };
+    fn start(log: Log, idle_poll_us: u64, records: u64, data_dir: &Path) -> anyhow::Result<Self> {
+        let defaults = in_memory(AntiCaching::Alru, log, records, data_dir);
+        let config = Config { cpus: vec![SERVER_CPU], idle_poll_us, ..defaults };
         let server = Server::start(&config)?;
         let client = Client::connect(server.address())?;
         Ok(Self { server, client })
@@ -140,9 +146,9 @@ struct Series {
 }
 
 /// An update's reply is shorter than what the raw loopback answers, so only reads are held against it.
-fn all_series(records: u64) -> [Series; 4] {
+fn all_series(records: u64) -> [Series; 5] {
     let engine = |name, site: usize, mix, peer| {
-        let settings = settings(records, LOGS[site].0);
+        let settings = settings(records, site);
         Series { name, work: Work::Engine { site, mix }, peer, settings, rates: Default::default() }
     };
     let raw_settings = format!(
@@ -154,6 +160,7 @@ fn all_series(records: u64) -> [Series; 4] {
         engine("over TCP, read-only, log off", 0, 0, Some(0)),
         engine("over TCP, 50/50, log off", 0, 1, None),
         engine("over TCP, 50/50, log synced", 1, 1, Some(2)),
+        engine("over TCP, read-only, log off, asleep at once", 2, 0, Some(0)),
     ]
 }
 
@@ -161,10 +168,10 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
     harness::bind_to_last();
     let records = arguments.records;
     let mut sites = Vec::new();
-    for (name, log) in LOGS {
-        let mut site = Site::start(log, records, &directory(parent, name)?)?;
+    for (number, (name, log, idle_poll_us)) in SITES.into_iter().enumerate() {
+        let mut site = Site::start(log, idle_poll_us, records, &directory(parent, name)?)?;
         let seconds = site.load(records)?;
-        let settings = settings(records, name) + &format!(", {ROWS} rows a call, {CALLS} calls outstanding");
+        let settings = settings(records, number) + &format!(", {ROWS} rows a call, {CALLS} calls outstanding");
         let rows = records.min(TIMED_ROWS);
         report.add(&format!("over TCP, load of {rows} rows, {name}"), seconds, "s", None, &settings);
         sites.push(site);
@@ -192,9 +199,11 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
     Ok(())
 }
 
-fn settings(records: u64, log: &str) -> String {
+fn settings(records: u64, site: usize) -> String {
+    let (name, _, idle_poll_us) = SITES[site];
     format!(
-        "server and client on one core each, loopback, {records} records x {ROW_BYTES} B, Zipf 1.0, in memory, aLRU, {log}"
+        "server and client on one core each, loopback, {records} records x {ROW_BYTES} B, Zipf 1.0, in memory, aLRU, {name}, looks for work for \
+         {idle_poll_us} us before it sleeps"
     )
 }
 

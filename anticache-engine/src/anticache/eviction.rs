@@ -11,6 +11,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::AntiCache;
 use super::block::BlockBuilder;
 use super::block_table::{BlockState, Place};
@@ -24,8 +26,9 @@ use crate::io::AlignedBuf;
 use crate::io::ring::Completion;
 use crate::partition::{IoTag, Partition};
 use crate::stats::Counters;
+use crate::storage::index::TOGETHER;
 use crate::storage::meter::MemoryMeter;
-use crate::storage::table::{Found, Table};
+use crate::storage::table::Table;
 use crate::storage::tuples::{NO_TUPLE, TupleId, flag};
 
 /// How long after a failed write of blocks it is tried again.
@@ -294,33 +297,24 @@ const AHEAD: usize = 8;
 
 /// Walks along a chain from its cold end, ahead of the construction of a block: the cache misses of cold tuples overlap instead of following each
 /// other.
-struct Lookahead {
-    next: TupleId,
-    /// The last ones whose rows were asked for, the newest at `at`.
-    rows: [TupleId; AHEAD],
-    at: usize,
-}
+struct Lookahead(TupleId);
 
 impl Lookahead {
     fn new(table: &Table) -> Self {
-        let next = table.chain().and_then(LruChain::coldest).unwrap_or(NO_TUPLE);
-        let mut lookahead = Self { next, rows: [NO_TUPLE; AHEAD], at: 0 };
+        let mut lookahead = Self(table.chain().and_then(LruChain::coldest).unwrap_or(NO_TUPLE));
         (0..AHEAD).for_each(|_| lookahead.step(table));
         lookahead
     }
 
-    /// Asks for the row of one more tuple, and for the index bucket of another one whose row is here by now.
+    /// Asks for one more tuple.
     fn step(&mut self, table: &Table) {
-        let tuples = table.tuples();
-        self.at = (self.at + 1) % AHEAD;
-        self.rows[self.at] = self.next;
-        if self.next != NO_TUPLE {
-            tuples.prefetch(self.next);
-            tuples.prefetch_columns(self.next, &(0..usize::MAX));
-            self.next = tuples.next(self.next);
-            tuples.prefetch_links(self.next);
+        let (tuples, id) = (table.tuples(), self.0);
+        if id != NO_TUPLE {
+            tuples.prefetch(id);
+            tuples.prefetch_columns(id, &(0..usize::MAX));
+            self.0 = tuples.next(id);
+            tuples.prefetch_links(self.0);
         }
-        table.prefetch_entry(Found::Resident(self.rows[(self.at + AHEAD / 2) % AHEAD]));
     }
 }
 
@@ -328,35 +322,43 @@ impl Lookahead {
 /// columns. Returns whether a tuple had to stay for its log group.
 pub fn fill(builder: &mut BlockBuilder, table: &mut Table, meter: &mut MemoryMeter, scratch: &mut Vec<u8>) -> bool {
     let block_id = builder.identity().block_id;
-    let (mut skipped, mut skipped_unsynced) = (0, 0);
+    let (mut skipped, mut skipped_unsynced, mut ends) = (0, 0, false);
     let mut lookahead = Lookahead::new(table);
-    while let Some(coldest) = table.chain().and_then(LruChain::coldest) {
-        lookahead.step(table);
-        let flags = table.tuples().flags(coldest);
-        if flags & (flag::UNSYNCED | flag::PINNED) != 0 {
-            // A waiting transaction needs it, or its last write is not durable, which only the tuple's flags tell: it stays until then.
-            skipped += 1;
-            skipped_unsynced += u64::from(flags & flag::UNSYNCED != 0);
-            if skipped > table.tuples().live() || skipped_unsynced > MOST_UNSYNCED {
-                break;
+    while !ends {
+        let mut evicted: SmallVec<[_; TOGETHER]> = SmallVec::new();
+        let mut next = table.chain().and_then(LruChain::coldest);
+        while let Some(id) = next.filter(|_| evicted.len() < TOGETHER) {
+            lookahead.step(table);
+            next = Some(table.tuples().next(id)).filter(|&next| next != NO_TUPLE);
+            let flags = table.tuples().flags(id);
+            if flags & (flag::UNSYNCED | flag::PINNED) != 0 {
+                // A waiting transaction needs it, or its last write is not durable, which only the tuple's flags tell: it stays until then.
+                skipped += 1;
+                skipped_unsynced += u64::from(flags & flag::UNSYNCED != 0);
+                ends = skipped > table.tuples().live() || skipped_unsynced > MOST_UNSYNCED;
+                if ends {
+                    break;
+                }
+                table.touch(id);
+                continue;
             }
-            table.touch(coldest);
-            continue;
+            let has_var = table.def().has_var();
+            if has_var {
+                scratch.clear();
+                table.serialize(id, scratch);
+            }
+            let row_bytes = if has_var { scratch.len() } else { table.def().row_bytes };
+            let Some(offset) = builder.place_for(row_bytes) else {
+                ends = true;
+                break;
+            };
+            let entry = table.evict(id, Location { block_id, offset });
+            builder.push(entry, if has_var { scratch.as_slice() } else { table.tuples().row(id) });
+            evicted.push((id, entry));
         }
-        let row_bytes = if table.def().has_var() {
-            scratch.clear();
-            table.serialize(coldest, scratch);
-            scratch.len()
-        } else {
-            table.def().row_bytes
-        };
-        let Some(offset) = builder.place_for(row_bytes) else {
-            break;
-        };
-        let entry = table.evict(coldest, Location { block_id, offset });
-        let row = if table.def().has_var() { scratch.as_slice() } else { table.tuples().row(coldest) };
-        builder.push(entry, row);
-        table.forget_evicted(coldest);
+        ends |= evicted.is_empty();
+        table.lead_to_evicted(&evicted);
+        evicted.iter().for_each(|&(id, _)| table.forget_evicted(id));
     }
     table.account(meter);
     skipped_unsynced > 0

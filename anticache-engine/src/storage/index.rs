@@ -4,6 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 
 use super::hash_index::{Handle, HashIndex, hash_key};
+pub use super::ordered_index::TOGETHER;
 use super::ordered_index::{Direction, OrderedIndex};
 use super::region::prefetch;
 use super::var_heap::VarHeap;
@@ -239,6 +240,31 @@ impl Index {
         let replaced = match self {
             Self::Hash(index) => index.replace(columns.hash(def), old, new),
             Self::Ordered(tree) => columns.with_ordered_key(def, |key| tree.replace(key, old, new)),
+        };
+        debug_assert!(replaced, "a tuple has an entry in every index");
+    }
+
+    /// The same for some tuples, [`TOGETHER`] at most: old and new handle of each. Their cache misses overlap.
+    pub fn replace_all<'a>(
+        &mut self,
+        def: &IndexDef,
+        moved: &[(Handle, Handle)],
+        columns: impl Fn(Handle) -> Columns<'a>,
+    ) {
+        let old = moved.iter().map(|&(old, _)| columns(old));
+        let replaced = match self {
+            Self::Hash(index) => {
+                let mut hashes = [0; TOGETHER];
+                for (hash, columns) in hashes.iter_mut().zip(old) {
+                    *hash = columns.hash(def);
+                    index.prefetch(*hash);
+                }
+                hashes.iter().zip(moved).all(|(&hash, &(old, new))| index.replace(hash, old, new))
+            }
+            Self::Ordered(tree) if def.is_short() => {
+                tree.replace_all(old.map(|columns| columns.gather::<SHORT_KEY_BYTES>(&def.parts, true)), moved)
+            }
+            Self::Ordered(tree) => tree.replace_all(old.map(|columns| columns.ordered_key(def)), moved),
         };
         debug_assert!(replaced, "a tuple has an entry in every index");
     }

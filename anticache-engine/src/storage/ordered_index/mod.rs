@@ -9,7 +9,7 @@
 //! would leave the whole index half empty; a run of ascending keys fills its nodes instead.
 
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 
 use super::hash_index::Handle;
 
@@ -23,6 +23,9 @@ use tree::Tree;
 
 /// Widest key in bytes.
 pub const MAX_KEY_BYTES: usize = 128;
+
+/// Most entries that are replaced together.
+pub const TOGETHER: usize = 16;
 
 /// The order in which a scan visits keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +131,24 @@ impl OrderedIndex {
     #[inline]
     pub fn replace(&mut self, key: &[u8], old: Handle, new: Handle) -> bool {
         with_keyed!(self, keyed => keyed.tree.replace(&keyed.exact(key), old, new))
+    }
+
+    /// Points entries (key, old handle) to their new handles, [`TOGETHER`] at most; false when one is not there.
+    ///
+    /// # Panics
+    /// When there are more.
+    pub fn replace_all<K: Deref<Target = [u8]>>(
+        &mut self,
+        keys: impl ExactSizeIterator<Item = K>,
+        moved: &[(Handle, Handle)],
+    ) -> bool {
+        with_keyed!(self, keyed => {
+            let (mut words, count) = ([[0; _]; TOGETHER], keys.len());
+            for (word, key) in words.iter_mut().zip(keys) {
+                *word = keyed.exact(&key);
+            }
+            keyed.tree.replace_all(&words[..count], moved)
+        })
     }
 
     /// Removes the entry of `key` and gives its handle.

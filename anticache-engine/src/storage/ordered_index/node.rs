@@ -148,6 +148,12 @@ impl<const W: usize, const N: usize> Node<W, N> {
         (self.keys().get(slot) == Some(key)).then_some(slot)
     }
 
+    /// Whether the way to `key` leads through the child in `slot` of this inner node.
+    #[inline(always)]
+    pub fn leads_on(&self, slot: usize, key: &Words<W>) -> bool {
+        !less(key, &self.keys[slot]) && self.keys().get(slot + 1).is_none_or(|next| less(key, next))
+    }
+
     /// Points the entry in `slot` to `value`.
     #[inline(always)]
     pub fn set_value(&mut self, slot: usize, value: u32) {

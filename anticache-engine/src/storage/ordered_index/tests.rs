@@ -12,6 +12,13 @@ enum Op {
     Insert(u16),
     Remove(u16),
     Replace(u16),
+    /// Replaces so many keys, or all that there are, from one on in steps, and one more that may not be there.
+    ReplaceAll {
+        from: u16,
+        count: usize,
+        step: usize,
+        other: Option<u16>,
+    },
     Find(u16),
     Scan {
         low: (u16, usize),
@@ -29,6 +36,8 @@ fn op() -> impl Strategy<Value = Op> {
         12 => any::<u16>().prop_map(Op::Insert),
         4 => any::<u16>().prop_map(Op::Remove),
         2 => any::<u16>().prop_map(Op::Replace),
+        2 => (any::<u16>(), 0..TOGETHER, 1..4usize, any::<Option<u16>>())
+            .prop_map(|(from, count, step, other)| Op::ReplaceAll { from, count, step, other }),
         3 => any::<u16>().prop_map(Op::Find),
         3 => (bound(), bound(), any::<bool>(), 1..100usize)
             .prop_map(|(low, high, descending, limit)| Op::Scan { low, high, descending, limit }),
@@ -94,6 +103,19 @@ fn apply(index: &mut OrderedIndex, model: &mut Model, op: &Op, key_bytes: usize,
             assert!(!index.replace(&key, Handle::MAX, handle), "no entry has this handle");
             assert_eq!(index.replace(&key, old.unwrap_or(0), handle), old.is_some());
             model.entry(key).and_modify(|held| *held = handle);
+        }
+        Op::ReplaceAll { from, count, step, other } => {
+            let some = model.range(key_of(from, key_bytes)..).step_by(step).take(count);
+            let mut keys: Vec<_> = some.map(|(key, _)| key.clone()).collect();
+            keys.extend(other.map(|number| key_of(number, key_bytes)).filter(|key| !keys.contains(key)));
+            let moved: Vec<_> = keys.iter().map(|key| (model.get(key).copied().unwrap_or(0), handle)).collect();
+            let all = keys.iter().all(|key| model.contains_key(key));
+            let never: Vec<_> = moved.iter().map(|_| (Handle::MAX, handle)).collect();
+            assert_eq!(index.replace_all(keys.iter().map(Vec::as_slice), &never), keys.is_empty());
+            assert_eq!(index.replace_all(keys.iter().map(Vec::as_slice), &moved), all);
+            for key in keys {
+                model.entry(key).and_modify(|held| *held = handle);
+            }
         }
         Op::Find(number) => {
             let key = key_of(number, key_bytes);

@@ -3,8 +3,8 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use super::Direction;
 use super::node::{NO_NODE, Node, Nodes, Words, less};
+use super::{Direction, TOGETHER};
 use crate::storage::hash_index::Handle;
 
 /// Levels above the leaves. Two neighbours together fill half a node at least, so that 2^32 entries need far fewer.
@@ -49,8 +49,6 @@ pub struct Tree<const W: usize, const N: usize> {
     len: u64,
     /// Where the latest insert went, as long as no node was divided or given up since: the next one often goes there too, an order's lines always.
     latest: Option<LeafOf<W>>,
-    /// The leaf of the latest replacement, whatever became of it: an order's lines are evicted one after the other.
-    replaced: u32,
 }
 
 impl<const W: usize, const N: usize> Tree<W, N> {
@@ -62,7 +60,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         let inner = Nodes::new(Nodes::<W, N>::most_for(max_entries))?;
         let mut leaves = Nodes::new(max_entries)?;
         let root = leaves.take();
-        Ok(Self { inner, leaves, root, levels: 0, len: 0, latest: None, replaced: root })
+        Ok(Self { inner, leaves, root, levels: 0, len: 0, latest: None })
     }
 
     /// Entries held.
@@ -165,20 +163,54 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     /// Points the entry (`key`, `old`) to `new`; false when there is none.
     #[inline]
     pub fn replace(&mut self, key: &Words<W>, old: Handle, new: Handle) -> bool {
-        // A leaf that is not in use any more has no keys.
-        let mut found = self.leaves[self.replaced].position(key);
-        if found.is_none() {
-            self.replaced = self.leaf_of(key);
-            found = self.leaves[self.replaced].position(key);
-        }
-        let leaf = &mut self.leaves[self.replaced];
-        match found {
+        let id = self.leaf_of(key);
+        let leaf = &mut self.leaves[id];
+        match leaf.position(key) {
             Some(slot) if leaf.values()[slot] == old => {
                 leaf.set_value(slot, new);
                 true
             }
             _ => false,
         }
+    }
+
+    /// The same for up to [`TOGETHER`] entries. All of them take a step down before one takes the next, so that their cache misses overlap; those
+    /// that go to where the one before went, as an order's lines do, are not searched for. False when one was not there.
+    pub fn replace_all(&mut self, keys: &[Words<W>], moved: &[(Handle, Handle)]) -> bool {
+        let mut nodes = [self.root; TOGETHER];
+        let nodes = &mut nodes[..keys.len()];
+        for level in (0..self.levels).rev() {
+            let (mut latest, mut slot) = (NO_NODE, 0);
+            for (id, key) in nodes.iter_mut().zip(keys) {
+                let node = &self.inner[*id];
+                let child = if *id == latest && node.leads_on(slot, key) {
+                    node.values()[slot]
+                } else {
+                    (latest, slot) = (*id, Self::slot_towards(node, key));
+                    let child = node.values()[slot];
+                    if level == 0 {
+                        self.leaves[child].prefetch()
+                    } else {
+                        self.inner[child].prefetch()
+                    }
+                    child
+                };
+                *id = child;
+            }
+        }
+        let (mut all, mut latest, mut slot) = (true, NO_NODE, 0);
+        for ((&id, key), &(old, new)) in nodes.iter().zip(keys).zip(moved) {
+            let leaf = &mut self.leaves[id];
+            let follows = id == latest && leaf.keys().get(slot + 1) == Some(key);
+            slot = if follows { slot + 1 } else { leaf.lower_bound(key) };
+            latest = id;
+            if leaf.keys().get(slot) == Some(key) && leaf.values()[slot] == old {
+                leaf.set_value(slot, new);
+            } else {
+                all = false;
+            }
+        }
+        all
     }
 
     /// Takes the entry of `key` out.
@@ -349,9 +381,6 @@ impl<const W: usize, const N: usize> Tree<W, N> {
             level = level.iter().flat_map(|&(id, low, high)| self.children(id, low, high)).collect();
         }
         Self::check_level(&self.leaves, &level, usize::from(self.levels > 0), 0)?;
-        if self.leaves[self.replaced].count() > 0 && !level.iter().any(|&(id, ..)| id == self.replaced) {
-            return Err(format!("leaf {} is not in use and has keys", self.replaced));
-        }
         let entries = level.iter().map(|&(id, ..)| self.leaves[id].count() as u64).sum::<u64>();
         let expected = (self.len, inner_used, level.len());
         let counted = (entries, self.inner.used(), self.leaves.used());

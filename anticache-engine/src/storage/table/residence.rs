@@ -1,15 +1,17 @@
 //! How a tuple changes its place: evicted and brought back, moved so that memory can be given back.
 
+use smallvec::SmallVec;
+
 use super::{EVICTED_BIT, Found, Places, Refused, Table, side_by_side};
 use crate::anticache::evicted_table::{EvictedId, Location};
 use crate::catalog::key::KeyBuf;
-use crate::storage::index::{Columns, Index, reference};
+use crate::storage::index::{Columns, Index, TOGETHER, reference};
 use crate::storage::meter::MemoryMeter;
 use crate::storage::tuples::TupleId;
 
 impl Table {
-    /// Eviction's first step for one tuple: an Evicted Table entry, whose number goes into the block, and the indexes pointed to it. What the entry takes
-    /// is counted by [`Table::account`], once for many.
+    /// Eviction's first step for one tuple: an Evicted Table entry, whose number goes into the block. What the entry takes is counted by
+    /// [`Table::account`], once for many.
     pub fn evict(&mut self, id: TupleId, location: Location) -> EvictedId {
         self.before_change(id);
         let evicted_id = if self.def.has_var() {
@@ -22,11 +24,17 @@ impl Table {
             self.evicted.insert(location, &self.tuples.row(id)[..self.def.indexed_bytes])
         };
         self.exempt_entry(evicted_id);
+        evicted_id
+    }
+
+    /// Eviction's second step, for up to [`TOGETHER`](crate::storage::index::TOGETHER) tuples with their entries: the indexes are pointed to these.
+    pub fn lead_to_evicted(&mut self, evicted: &[(TupleId, EvictedId)]) {
+        let mut moved: SmallVec<[_; TOGETHER]> = SmallVec::from_slice(evicted);
+        moved.iter_mut().for_each(|(_, entry)| *entry |= EVICTED_BIT);
         let (places, indexes, defs) = side_by_side!(self);
         for (index, def) in indexes.iter_mut().zip(defs) {
-            index.replace(def, id, evicted_id | EVICTED_BIT, places.columns(id));
+            index.replace_all(def, &moved, |handle| places.columns(handle));
         }
-        evicted_id
     }
 
     /// Brings near where the first index has its entry of a tuple; of a number that carries none, nothing.

@@ -251,6 +251,7 @@ impl Index {
         moved: &[(Handle, Handle)],
         columns: impl Fn(Handle) -> Columns<'a>,
     ) {
+        assert!(moved.len() <= TOGETHER, "{} tuples at once, and {TOGETHER} are allowed", moved.len());
         let old = moved.iter().map(|&(old, _)| columns(old));
         let replaced = match self {
             Self::Hash(index) => {

@@ -352,7 +352,7 @@ pub fn fill(builder: &mut BlockBuilder, table: &mut Table, meter: &mut MemoryMet
                 ends = true;
                 break;
             };
-            let entry = table.evict(id, Location { block_id, offset });
+            let entry = table.enter_evicted(id, Location { block_id, offset });
             builder.push(entry, if has_var { scratch.as_slice() } else { table.tuples().row(id) });
             evicted.push((id, entry));
         }

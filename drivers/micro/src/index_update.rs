@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use anticache_engine::anticache::evicted_table::Location;
+use anticache_engine::storage::index::TOGETHER;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -61,13 +62,19 @@ pub fn measure(
 fn repetition(filled: &mut Filled, updates: u64) -> Result<Repetition, Ended> {
     let ids = filled.coldest(updates);
     let Filled { table, meter } = filled;
-    let mut entries = Vec::with_capacity(ids.len());
+    let mut evicted = Vec::with_capacity(ids.len());
     let started = Instant::now();
-    for (place, &id) in ids.iter().enumerate() {
-        entries.push(table.evict(id, Location { block_id: 0, offset: place as u32 }));
+    // As an eviction takes them.
+    for together in ids.chunks(TOGETHER) {
+        let first = evicted.len();
+        for &id in together {
+            let location = Location { block_id: 0, offset: evicted.len() as u32 };
+            evicted.push((id, table.enter_evicted(id, location)));
+        }
+        table.lead_to_evicted(&evicted[first..]);
     }
     let times = Repetition::from([("elapsed_ms", ms_since(started))]);
-    for (id, entry) in ids.into_iter().zip(entries) {
+    for (id, entry) in evicted {
         let row = table.tuples().row(id).to_vec();
         table.forget_evicted(id);
         table.unevict(entry, &row, true, meter).map_err(|refused| format!("a tuple cannot come back: {refused:?}"))?;

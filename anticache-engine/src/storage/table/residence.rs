@@ -10,9 +10,9 @@ use crate::storage::meter::MemoryMeter;
 use crate::storage::tuples::TupleId;
 
 impl Table {
-    /// Eviction's first step for one tuple: an Evicted Table entry, whose number goes into the block. What the entry takes is counted by
-    /// [`Table::account`], once for many.
-    pub fn evict(&mut self, id: TupleId, location: Location) -> EvictedId {
+    /// Eviction's first step for one tuple: an Evicted Table entry, whose number goes into the block. No index leads to it before
+    /// [`Table::lead_to_evicted`]. What the entry takes is counted by [`Table::account`], once for many.
+    pub fn enter_evicted(&mut self, id: TupleId, location: Location) -> EvictedId {
         self.before_change(id);
         let evicted_id = if self.def.has_var() {
             let mut image = std::mem::take(&mut self.scratch);

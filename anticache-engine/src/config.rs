@@ -502,6 +502,7 @@ pub const MIN_BUFFERS: usize = 4;
 const BUFFERS_FOR_FETCHES: usize = 2;
 /// Most microseconds between two checks.
 const MAX_CHECK_INTERVAL_US: u64 = 60_000_000;
+/// Most microseconds of looking for work: more than any thread takes to be woken.
 const MAX_IDLE_POLL_US: u64 = 1000;
 /// A year.
 const MAX_SNAPSHOT_INTERVAL_S: u64 = 366 * 24 * 60 * 60;

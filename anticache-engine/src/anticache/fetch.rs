@@ -24,8 +24,8 @@ use crate::io::{AlignedBuf, DIRECT_IO_ALIGN_BYTES};
 use crate::partition::{Age, IoTag, Partition, WaitingId};
 use crate::stats::{Counters, PauseKind};
 use crate::storage::meter::MemoryMeter;
-use crate::storage::region::{LINE_BYTES, prefetch};
-use crate::storage::table::{Found, Refused, Table};
+use crate::storage::region::{lines_of, prefetch};
+use crate::storage::table::{Refused, Table};
 use crate::storage::tuples::TupleId;
 
 /// Tuples after which the merging of blocks lets transactions run before it goes on; one block is always merged.
@@ -211,11 +211,10 @@ impl Partition {
         for (table, entry, start, read) in
             merges.into_iter().flatten().filter(|(table, entry, ..)| table.evicted().is_live(*entry))
         {
-            table.prefetch_entry(Found::Evicted(entry));
+            table.prefetch_entry_of(entry);
             let offset = table.evicted().location(entry).offset as usize;
             if let Some(tuple) = offset.checked_sub(start).and_then(|at| read.get(at..)) {
-                let lines = tuple.chunks(LINE_BYTES).take(LINES_AHEAD);
-                lines.for_each(|line| prefetch(line.as_ptr()));
+                lines_of(tuple).take(LINES_AHEAD).for_each(prefetch);
             }
         }
         anticache.backlog.len().min(MERGE_WINDOW)

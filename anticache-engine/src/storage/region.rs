@@ -321,6 +321,12 @@ impl<T: ZeroValid> RegionVec<T> {
 /// Bytes of a cache line.
 pub const LINE_BYTES: usize = 64;
 
+/// One address in each cache line of some bytes, but for the last line where they do not begin with one.
+#[inline(always)]
+pub fn lines_of(bytes: &[u8]) -> impl Iterator<Item = *const u8> {
+    bytes.chunks(LINE_BYTES).map(<[u8]>::as_ptr)
+}
+
 /// Asks for a cache line with a hint as `_mm_prefetch` takes it.
 #[inline(always)]
 fn ask_for<const HINT: i32>(address: *const u8) {

@@ -13,7 +13,7 @@ use anticache_engine::io::files::{Files, KernelFiles};
 use anticache_engine::net::frame::{RequestHead, parse_requests};
 use anticache_engine::partition::{Partition, ReplySink};
 use anticache_engine::procedure::ProcedureSet;
-use anticache_engine::storage::region::{LINE_BYTES, prefetch};
+use anticache_engine::storage::region::{lines_of, prefetch};
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -81,7 +81,7 @@ impl Requests {
     /// What a receive would have left in the processor's cache.
     fn bring_near(&self, bytes: Range<usize>) {
         let bytes = &self.wire[bytes.start..bytes.end.min(self.wire.len())];
-        bytes.chunks(LINE_BYTES).for_each(|line| prefetch(line.as_ptr()));
+        lines_of(bytes).for_each(prefetch);
     }
 
     /// Finds the next ones, from the beginning again when there are no more; returns what they lie in.

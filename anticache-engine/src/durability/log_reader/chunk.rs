@@ -7,7 +7,7 @@ use super::group::Group;
 use super::record::{Following, Raw, Record, Records};
 use super::{Head, LogSummary};
 use crate::durability::beside::Lane;
-use crate::storage::region::{LINE_BYTES, prefetch_second_level};
+use crate::storage::region::{lines_of, prefetch_second_level};
 
 /// A chunk is handed over when it has so many bytes: enough that handing over costs nothing, and few enough to stay in a processor's cache.
 const CHUNK_BYTES: usize = 128 << 10;
@@ -79,7 +79,7 @@ impl<F: FnMut(Record<'_>) -> ControlFlow<()>> HandOut<F> {
 
     pub(super) fn chunk(&mut self, chunk: &Chunk) -> ControlFlow<()> {
         // Another processor has written it.
-        chunk.bytes.chunks(LINE_BYTES).for_each(|line| prefetch_second_level(line.as_ptr()));
+        lines_of(&chunk.bytes).for_each(prefetch_second_level);
         chunk.groups.iter().try_for_each(|group| {
             let body = &chunk.bytes[group.body.clone()];
             self.group(&chunk.segment, group.first_sequence, body).map_break(|last| {

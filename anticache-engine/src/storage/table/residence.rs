@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{EVICTED_BIT, Found, Places, Refused, Table, side_by_side};
+use super::{EVICTED_BIT, Places, Refused, Table, side_by_side};
 use crate::anticache::evicted_table::{EvictedId, Location};
 use crate::catalog::key::KeyBuf;
 use crate::storage::index::{Columns, Index, TOGETHER, reference};
@@ -37,14 +37,10 @@ impl Table {
         }
     }
 
-    /// Brings near where the first index has its entry of a tuple; of a number that carries none, nothing.
-    pub fn prefetch_entry(&self, found: Found) {
-        let is_there = match found {
-            Found::Resident(id) => self.tuples.is_live(id),
-            Found::Evicted(id) => self.evicted.is_live(id),
-        };
-        if let (Some(Index::Hash(index)), true) = (self.indexes.first(), is_there) {
-            index.prefetch(self.columns(found).hash(&self.def.indexes[0]));
+    /// Brings near where the first index has its entry of an evicted tuple, whose own entry is near.
+    pub fn prefetch_entry_of(&self, id: EvictedId) {
+        if let Some(Index::Hash(index)) = self.indexes.first() {
+            index.prefetch(Columns::Evicted(self.evicted.image(id)).hash(&self.def.indexes[0]));
         }
     }
 

@@ -24,6 +24,7 @@
 //! A tuple's checksum covers block id, creation time, offset, entry, length and row, so that a stale or misplaced block, or a wrong offset, is
 //! noticed for each tuple alone: tuple-merge verifies only what it takes, and a later reader may fetch only the sectors it needs.
 
+use super::checksum::checksum;
 use super::evicted_table::EvictedId;
 use crate::catalog::TableId;
 use crate::error::BlockError;
@@ -69,13 +70,13 @@ pub struct BlockIdentity {
 
 impl BlockIdentity {
     fn tuple_checksum(&self, offset: u32, entry: EvictedId, row: &[u8]) -> u32 {
-        let mut head = [0u8; 24];
-        head[0..4].copy_from_slice(&self.block_id.to_le_bytes());
-        head[4..12].copy_from_slice(&self.created_us.to_le_bytes());
-        head[12..16].copy_from_slice(&offset.to_le_bytes());
-        head[16..20].copy_from_slice(&(row.len() as u32).to_le_bytes());
-        head[20..24].copy_from_slice(&entry.to_le_bytes());
-        crc32c::crc32c_append(crc32c::crc32c(&head), row)
+        // Little-endian: block id, creation time, offset, length of the row, entry.
+        let head = [
+            u64::from(self.block_id) | self.created_us << 32,
+            self.created_us >> 32 | u64::from(offset) << 32,
+            row.len() as u64 | u64::from(entry) << 32,
+        ];
+        checksum(head, row)
     }
 }
 

@@ -20,6 +20,7 @@ pub mod block;
 pub mod block_table;
 mod budget;
 pub mod chain;
+mod checksum;
 mod compaction;
 pub mod evicted_table;
 pub mod eviction;

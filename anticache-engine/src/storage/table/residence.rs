@@ -200,9 +200,8 @@ impl Table {
             return false;
         }
         for _ in 0..chunks {
-            for old in self.tuples.live_in_last_chunk() {
-                let (new, flags) = self.move_tuple(old);
-                moved(old, new, flags);
+            for together in self.tuples.live_in_last_chunk().chunks(TOGETHER) {
+                self.move_tuples(together, &mut moved);
             }
             self.tuples.release_last_chunk();
         }
@@ -210,8 +209,23 @@ impl Table {
         true
     }
 
-    /// Moves a tuple to the lowest free slot.
-    fn move_tuple(&mut self, old: TupleId) -> (TupleId, u8) {
+    /// Moves tuples, [`TOGETHER`] at most, to the lowest free slots.
+    fn move_tuples(&mut self, olds: &[TupleId], moved: &mut impl FnMut(TupleId, TupleId, u8)) {
+        let mut pairs: SmallVec<[_; TOGETHER]> = SmallVec::new();
+        for &old in olds {
+            let (new, flags) = self.copy_tuple(old);
+            moved(old, new, flags);
+            pairs.push((old, new));
+        }
+        let (places, indexes, defs) = side_by_side!(self);
+        for (index, def) in indexes.iter_mut().zip(defs) {
+            index.replace_all(def, &pairs, |handle| places.columns(handle));
+        }
+        olds.iter().for_each(|&old| self.tuples.free(old));
+    }
+
+    /// Copies a tuple to the lowest free slot, where the chain and its values have it from now on. Returns its place and flags there.
+    fn copy_tuple(&mut self, old: TupleId) -> (TupleId, u8) {
         let new = self.tuples.allocate().expect("free slots before the released chunks, counted by the caller");
         let flags = self.flags_after_move(old, new);
         let (next, prev) = (self.tuples.next(old), self.tuples.prev(old));
@@ -221,16 +235,11 @@ impl Table {
         if let Some(chain) = &mut self.chain {
             chain.relocated(&mut self.tuples, old, new);
         }
-        let (places, indexes, defs) = side_by_side!(self);
-        for (index, def) in indexes.iter_mut().zip(defs) {
-            index.replace(def, old, new, places.columns(old));
-        }
         if let Some(values) = &mut self.values {
             for &offset in &self.def.var_offsets {
                 values.set_owner(reference(self.tuples.row(new), offset), new);
             }
         }
-        self.tuples.free(old);
         (new, flags)
     }
 }

@@ -12,10 +12,12 @@ use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 
 use crate::anticache::evicted_table::EvictedId;
-use crate::catalog::key::{MAX_KEY_BYTES, SHORT_KEY_BYTES};
+use crate::catalog::key::{KeyBuf, NarrowKey, ShortKey};
 use crate::catalog::{Field, IndexId, TableId, row};
 use crate::storage::hash_index::hash_key;
 use crate::storage::index::Index;
+#[cfg(doc)]
+use crate::storage::index::TOGETHER;
 use crate::storage::meter::MemoryMeter;
 use crate::storage::ordered_index::Direction;
 use crate::storage::table::{Found, Refused, Table};
@@ -211,11 +213,22 @@ impl TxnContext<'_> {
         }
     }
 
-    /// Brings a VARCHAR near, unless the tuple is evicted.
+    /// Brings VARCHARs near, unless the tuple is evicted.
     #[inline]
-    pub fn prefetch_text(&self, tuple: TupleRef, field: Field) {
-        if let (Found::Resident(id), Some(var)) = (tuple.found, field.var) {
-            self.table(tuple.table).prefetch_value(id, var);
+    pub fn prefetch_texts(&self, tuple: TupleRef, fields: &[Field]) {
+        if let Found::Resident(id) = tuple.found {
+            let table = self.table(tuple.table);
+            fields.iter().filter_map(|field| field.var).for_each(|var| table.prefetch_value(id, var));
+        }
+    }
+
+    /// Brings near where scans that ascend from these keys will begin, [`TOGETHER`] at most: their cache misses overlap. Does nothing for an index
+    /// whose keys are wide, or that is not ordered.
+    pub fn prefetch_scans(&self, table: TableId, index: IndexId, lows: &[ShortKey]) {
+        let table = self.table(table);
+        let def = &table.def().indexes[index];
+        if let (Index::Ordered(tree), true) = (&table.indexes()[index], def.is_narrow()) {
+            tree.prefetch_all(lows.iter().map(|low| def.normalize::<NarrowKey>(low).unwrap_or_default()));
         }
     }
 
@@ -280,17 +293,19 @@ impl TxnContext<'_> {
         let matched = &mut self.footprint.matched;
         let visit = |handle| {
             if limit > 0 {
-                matched.push(Found::of(handle));
+                let found = Found::of(handle);
+                stored.prefetch(found);
+                matched.push(found);
             }
             if matched.len() - start == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        if def.is_short() {
-            let low = def.normalize::<SHORT_KEY_BYTES>(low).map_err(wrong)?;
-            let high = def.normalize::<SHORT_KEY_BYTES>(high).map_err(wrong)?;
+        if def.is_narrow() {
+            let low = def.normalize::<NarrowKey>(low).map_err(wrong)?;
+            let high = def.normalize::<NarrowKey>(high).map_err(wrong)?;
             tree.scan(&low, &high, direction, visit);
         } else {
-            let low = def.normalize::<MAX_KEY_BYTES>(low).map_err(wrong)?;
-            let high = def.normalize::<MAX_KEY_BYTES>(high).map_err(wrong)?;
+            let low = def.normalize::<KeyBuf>(low).map_err(wrong)?;
+            let high = def.normalize::<KeyBuf>(high).map_err(wrong)?;
             tree.scan(&low, &high, direction, visit);
         }
         Ok(self.see_all(table, start))

@@ -8,7 +8,7 @@ pub use super::ordered_index::TOGETHER;
 use super::ordered_index::{Direction, OrderedIndex};
 use super::region::prefetch;
 use super::var_heap::VarHeap;
-use crate::catalog::key::{IndexDef, IndexKind, KeyBuf, KeyBytes, KeyPart, KeySource, MAX_KEY_BYTES, SHORT_KEY_BYTES};
+use crate::catalog::key::{IndexDef, IndexKind, KeyBuf, KeyPart, KeySource, NarrowKey, NormalKey};
 
 /// The indexed columns of a tuple, as its place keeps them.
 #[derive(Clone, Copy)]
@@ -19,51 +19,69 @@ pub enum Columns<'a> {
     Evicted(&'a [u8]),
 }
 
+/// A part of a key.
+enum Part<'a> {
+    /// Bytes as they are; of a signed number, or not.
+    Fixed { bytes: &'a [u8], number: bool },
+    /// A text and the bytes of its padded form.
+    Var { text: &'a [u8], bytes: usize },
+}
+
+/// Evaluates an expression for the key that an ordered index has of some columns.
+macro_rules! with_ordered_key {
+    ($columns:expr, $def:expr, $key:ident => $result:expr) => {
+        if $def.is_narrow() {
+            let $key: NarrowKey = $columns.ordered_key($def);
+            $result
+        } else {
+            let $key: KeyBuf = $columns.ordered_key($def);
+            $result
+        }
+    };
+}
+
 impl Columns<'_> {
-    /// The first `parts` parts of the key in `def`, comparable if `normal`.
+    /// Each part of a key in turn.
     #[inline]
-    fn gather<const N: usize>(self, parts: &[KeyPart], normal: bool) -> KeyBytes<N> {
-        let mut key = KeyBytes::new();
+    fn each(self, parts: &[KeyPart], mut take: impl FnMut(Part<'_>)) {
         for part in parts {
-            match (part.source, self) {
+            take(match (part.source, self) {
                 (KeySource::Fixed { offset }, Self::Resident(row, _) | Self::Evicted(row)) => {
-                    let bytes = &row[offset..offset + part.bytes];
-                    if normal { key.push_normal(bytes, part.number) } else { key.push(bytes) }
+                    Part::Fixed { bytes: &row[offset..offset + part.bytes], number: part.number }
                 }
                 (KeySource::Var { offset, .. }, Self::Resident(row, Some(values))) => {
-                    key.push_var(values.get(reference(row, offset)), part.bytes);
+                    Part::Var { text: values.get(reference(row, offset)), bytes: part.bytes }
                 }
                 (KeySource::Var { image_offset, .. }, Self::Evicted(image)) => {
-                    key.push(&image[image_offset..image_offset + part.bytes]);
+                    Part::Fixed { bytes: &image[image_offset..image_offset + part.bytes], number: false }
                 }
                 (KeySource::Var { .. }, Self::Resident(_, None)) => {
                     unreachable!("a table with VARCHAR columns has memory for them")
                 }
-            }
+            });
         }
-        key
     }
 
     /// The key that a hash index compares.
     #[inline]
     pub fn hash_key(self, def: &IndexDef) -> KeyBuf {
-        self.gather(&def.parts[..def.own_parts], false)
+        let mut key = KeyBuf::new();
+        self.each(&def.parts[..def.own_parts], |part| match part {
+            Part::Fixed { bytes, .. } => key.push(bytes),
+            Part::Var { text, bytes } => key.push_var(text, bytes),
+        });
+        key
     }
 
     /// The key of an ordered index's entry.
     #[inline]
-    pub fn ordered_key(self, def: &IndexDef) -> KeyBuf {
-        self.gather(&def.parts, true)
-    }
-
-    /// Does something with it.
-    #[inline]
-    fn with_ordered_key<R>(self, def: &IndexDef, act: impl FnOnce(&[u8]) -> R) -> R {
-        if def.is_short() {
-            act(&self.gather::<SHORT_KEY_BYTES>(&def.parts, true))
-        } else {
-            act(&self.ordered_key(def))
-        }
+    pub fn ordered_key<K: NormalKey>(self, def: &IndexDef) -> K {
+        let mut key = K::default();
+        self.each(&def.parts, |part| match part {
+            Part::Fixed { bytes, number } => key.push_normal(bytes, number),
+            Part::Var { text, bytes } => key.push_var(text, bytes),
+        });
+        key
     }
 
     /// Whether the tuple has this key, in a hash index's form.
@@ -172,16 +190,18 @@ impl Index {
         match self {
             Self::Hash(index) => index.find(hash_key(key), |handle| columns(handle).has_key(def, key)),
             Self::Ordered(tree) => {
-                let find = |normal: &[u8]| {
-                    if normal.len() == def.entry_bytes { tree.find(normal) } else { tree.first(normal, normal) }
-                };
-                if def.is_short() {
-                    find(&def.normalize::<SHORT_KEY_BYTES>(key).ok()?)
+                if def.is_narrow() {
+                    Self::find_in(tree, def, &def.normalize::<NarrowKey>(key).ok()?)
                 } else {
-                    find(&def.normalize::<MAX_KEY_BYTES>(key).ok()?)
+                    Self::find_in(tree, def, &def.normalize::<KeyBuf>(key).ok()?)
                 }
             }
         }
+    }
+
+    #[inline]
+    fn find_in(tree: &OrderedIndex, def: &IndexDef, key: &impl NormalKey) -> Option<Handle> {
+        if key.len() == def.entry_bytes { tree.find(key) } else { tree.first(key, key) }
     }
 
     /// All entries with this key, in no particular order.
@@ -202,7 +222,7 @@ impl Index {
                 });
             }
             Self::Ordered(tree) => {
-                if let Ok(normal) = def.normalize::<MAX_KEY_BYTES>(key) {
+                if let Ok(normal) = def.normalize::<KeyBuf>(key) {
                     tree.scan(&normal, &normal, Direction::Ascending, |handle| {
                         found(handle);
                         ControlFlow::Continue(())
@@ -222,7 +242,7 @@ impl Index {
                 index.insert(hash, handle, |handle| columns(handle).hash(def), |handle| columns(handle).prefetch(def));
                 true
             }
-            Self::Ordered(tree) => columns(handle).with_ordered_key(def, |key| tree.insert(key, handle)),
+            Self::Ordered(tree) => with_ordered_key!(columns(handle), def, key => tree.insert(&key, handle)),
         }
     }
 
@@ -230,7 +250,7 @@ impl Index {
     pub fn remove(&mut self, def: &IndexDef, handle: Handle, columns: Columns<'_>) {
         let removed = match self {
             Self::Hash(index) => index.remove(columns.hash(def), handle),
-            Self::Ordered(tree) => columns.with_ordered_key(def, |key| tree.remove(key)) == Some(handle),
+            Self::Ordered(tree) => with_ordered_key!(columns, def, key => tree.remove(&key) == Some(handle)),
         };
         debug_assert!(removed, "a tuple has an entry in every index");
     }
@@ -239,7 +259,7 @@ impl Index {
     pub fn replace(&mut self, def: &IndexDef, old: Handle, new: Handle, columns: Columns<'_>) {
         let replaced = match self {
             Self::Hash(index) => index.replace(columns.hash(def), old, new),
-            Self::Ordered(tree) => columns.with_ordered_key(def, |key| tree.replace(key, old, new)),
+            Self::Ordered(tree) => with_ordered_key!(columns, def, key => tree.replace(&key, old, new)),
         };
         debug_assert!(replaced, "a tuple has an entry in every index");
     }
@@ -262,10 +282,10 @@ impl Index {
                 }
                 hashes.iter().zip(moved).all(|(&hash, &(old, new))| index.replace(hash, old, new))
             }
-            Self::Ordered(tree) if def.is_short() => {
-                tree.replace_all(old.map(|columns| columns.gather::<SHORT_KEY_BYTES>(&def.parts, true)), moved)
+            Self::Ordered(tree) if def.is_narrow() => {
+                tree.replace_all(old.map(|columns| columns.ordered_key::<NarrowKey>(def)), moved)
             }
-            Self::Ordered(tree) => tree.replace_all(old.map(|columns| columns.ordered_key(def)), moved),
+            Self::Ordered(tree) => tree.replace_all(old.map(|columns| columns.ordered_key::<KeyBuf>(def)), moved),
         };
         debug_assert!(replaced, "a tuple has an entry in every index");
     }

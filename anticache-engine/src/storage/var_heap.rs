@@ -19,7 +19,7 @@ use self::frames::Frames;
 use self::size_class::{
     BINS, CLASS_COUNT, CLASSES, FRAME_BYTES, FRAME_UNITS, HEADER_BYTES, LARGE_FRAMES, SizeClass, UNIT_BYTES, class_of,
 };
-use super::region::{Region, RegionVec, ZeroValid, backed_bytes};
+use super::region::{LINE_BYTES, Region, RegionVec, ZeroValid, backed_bytes, prefetch};
 use super::tuples::TupleId;
 
 mod frames;
@@ -280,12 +280,12 @@ impl VarHeap {
         &self.memory()[offset_of(value) + HEADER_BYTES..][..usize::from(header.len)]
     }
 
-    /// Brings the beginning of the value at a ref near.
+    /// Brings the beginning of the value at a ref near, which may have `most_bytes`.
     #[inline]
-    pub fn prefetch(&self, value: VarRef) {
+    pub fn prefetch(&self, value: VarRef, most_bytes: usize) {
         let address = self.region.base().wrapping_add(offset_of(value));
-        super::region::prefetch(address);
-        super::region::prefetch(address.wrapping_add(HEADER_BYTES + 56));
+        prefetch(address);
+        prefetch(address.wrapping_add((HEADER_BYTES + most_bytes).min(LINE_BYTES) - 1));
     }
 
     /// Tuple and column that a value belongs to; for checks.

@@ -1,12 +1,14 @@
 //! Delivery (clause 2.7): the oldest undelivered order of each of a warehouse's districts, all in one transaction.
 
+use smallvec::SmallVec;
+
 use super::{DISTRICTS, NO_WAREHOUSE, handles, on, params, participants, refusal};
 use crate::catalog::Catalog;
 use crate::catalog::key::ShortKey;
 use crate::error::CatalogError;
 use crate::procedure::{FirstTuple, Participants, Procedure};
 use crate::storage::ordered_index::Direction;
-use crate::txn::{Abort, Matches, TupleRef, TxnContext};
+use crate::txn::{Abort, KeyHash, Matches, TupleRef, TxnContext};
 
 /// Name on the wire.
 pub const NAME: &str = "tpcc_delivery";
@@ -20,15 +22,29 @@ pub struct Delivery {
     customer: handles::Customer,
 }
 
+/// The oldest undelivered order of a district, whose rows are on their way into the processor's cache.
+struct Oldest {
+    d_id: i8,
+    o_id: i32,
+    new_order: TupleRef,
+    /// Of the order, and the beginning of its lines'.
+    key: ShortKey,
+    hash: KeyHash,
+}
+
 /// What is delivered in one district.
-#[derive(Clone, Copy)]
 struct Due {
+    d_id: i8,
     o_id: i32,
     new_order: TupleRef,
     order: TupleRef,
     lines: Matches,
-    customer: TupleRef,
+    customer_key: ShortKey,
+    customer: KeyHash,
 }
+
+/// At most one for each district.
+type PerDistrict<T> = SmallVec<[T; DISTRICTS as usize]>;
 
 impl Delivery {
     pub(super) fn resolve(catalog: &Catalog) -> Result<Self, CatalogError> {
@@ -41,27 +57,66 @@ impl Delivery {
         })
     }
 
-    /// Looks up a district's oldest undelivered order, its lines and its customer, whom an index knows, and reads nothing of them: they may be evicted.
-    fn due(&self, txn: &mut TxnContext<'_>, w_id: i16, d_id: i8) -> Result<Option<Due>, Abort> {
+    /// Looks up each district's oldest undelivered order in NEW_ORDER, and brings the index entries of the orders and of their lines near.
+    fn oldest(&self, txn: &mut TxnContext<'_>, w_id: i16) -> Result<PerDistrict<Oldest>, Abort> {
         let partition = on(txn, w_id)?;
-        let district = ShortKey::new().i16(w_id).i8(d_id);
-        let (table, by_id) = (self.new_orders.table, self.new_orders.by_id);
-        let oldest = partition.scan(table, by_id, &district, &district, Direction::Ascending, 1)?;
-        if oldest.is_empty() {
-            return Ok(None);
+        let mut all = PerDistrict::new();
+        for d_id in 1..=DISTRICTS {
+            let district = ShortKey::new().i16(w_id).i8(d_id);
+            let (table, by_id) = (self.new_orders.table, self.new_orders.by_id);
+            let found = partition.scan(table, by_id, &district, &district, Direction::Ascending, 1)?;
+            if !found.is_empty() {
+                let new_order = partition.matched(found, 0);
+                let o_id = partition.integer(new_order, self.new_orders.no_o_id)? as i32;
+                let key = district.i32(o_id);
+                all.push(Oldest { d_id, o_id, new_order, key, hash: partition.prefetch_key(self.orders.table, &key) });
+            }
         }
-        let new_order = partition.matched(oldest, 0);
-        let o_id = partition.integer(new_order, self.new_orders.no_o_id)? as i32;
-        let key = district.i32(o_id);
-        let order = partition.lookup(self.orders.table, &key).ok_or(refusal("a new order is not among the orders"))?;
-        let (table, by_id) = (self.order_line.table, self.order_line.by_id);
-        let lines = partition.scan(table, by_id, &key, &key, Direction::Ascending, usize::MAX)?;
-        let c_id = partition.indexed_integer(order, self.orders.o_c_id)? as i32;
-        let customer = partition.lookup(self.customer.table, &district.i32(c_id)).ok_or(super::NO_CUSTOMER)?;
-        Ok(Some(Due { o_id, new_order, order, lines, customer }))
+        let keys: PerDistrict<_> = all.iter().map(|oldest| oldest.key).collect();
+        partition.prefetch_scans(self.order_line.table, self.order_line.by_id, &keys);
+        Ok(all)
     }
 
-    fn deliver(&self, txn: &mut TxnContext<'_>, input: &params::Delivery, due: &Due) -> Result<(), Abort> {
+    /// Looks up the orders, their lines and their customers, whom an index knows, and reads nothing of them: they may be evicted.
+    fn due(
+        &self,
+        txn: &mut TxnContext<'_>,
+        w_id: i16,
+        oldest: PerDistrict<Oldest>,
+    ) -> Result<PerDistrict<(Due, TupleRef)>, Abort> {
+        let partition = on(txn, w_id)?;
+        oldest.iter().for_each(|oldest| partition.prefetch_tuple(self.orders.table, oldest.hash, &[]));
+        let mut all: PerDistrict<Due> = PerDistrict::new();
+        for Oldest { d_id, o_id, new_order, key, hash } in oldest {
+            let order = partition.lookup_expected(self.orders.table, &key, hash);
+            let order = order.ok_or(refusal("a new order is not among the orders"))?;
+            let (table, by_id) = (self.order_line.table, self.order_line.by_id);
+            let lines = partition.scan(table, by_id, &key, &key, Direction::Ascending, usize::MAX)?;
+            let c_id = partition.indexed_integer(order, self.orders.o_c_id)? as i32;
+            let customer_key = ShortKey::new().i16(w_id).i8(d_id).i32(c_id);
+            let customer = partition.prefetch_key(self.customer.table, &customer_key);
+            all.push(Due { d_id, o_id, new_order, order, lines, customer_key, customer });
+        }
+        let counts =
+            self.customer.c_balance.offset..self.customer.c_delivery_cnt.offset + self.customer.c_delivery_cnt.bytes;
+        for due in &all {
+            partition.prefetch_tuple(self.customer.table, due.customer, std::slice::from_ref(&counts));
+        }
+        all.into_iter()
+            .map(|due| {
+                let customer = partition.lookup_expected(self.customer.table, &due.customer_key, due.customer);
+                Ok((due, customer.ok_or(super::NO_CUSTOMER)?))
+            })
+            .collect()
+    }
+
+    fn deliver(
+        &self,
+        txn: &mut TxnContext<'_>,
+        input: &params::Delivery,
+        due: &Due,
+        customer: TupleRef,
+    ) -> Result<(), Abort> {
         let partition = on(txn, input.w_id)?;
         partition.set_integer(due.order, self.orders.o_carrier_id, i64::from(input.carrier_id))?;
         let mut amount_cents = 0;
@@ -71,7 +126,6 @@ impl Delivery {
             partition.set_integer(line, self.order_line.ol_delivery_d, input.date_us)?;
         }
         partition.delete(due.new_order)?;
-        let customer = due.customer;
         partition.change_integer(customer, self.customer.c_balance, |cents| cents + amount_cents)?;
         partition.change_integer(customer, self.customer.c_delivery_cnt, |deliveries| deliveries + 1).map(|_| ())
     }
@@ -93,16 +147,14 @@ impl Procedure for Delivery {
     fn execute(&self, txn: &mut TxnContext<'_>, params: &[u8]) -> Result<(), Abort> {
         let input = params::Delivery::decode(params)?;
         on(txn, input.w_id)?.lookup(self.warehouse.table, &ShortKey::new().i16(input.w_id)).ok_or(NO_WAREHOUSE)?;
-        let mut all = [None; DISTRICTS as usize];
-        for (due, d_id) in all.iter_mut().zip(1..) {
-            *due = self.due(txn, input.w_id, d_id)?;
+        let oldest = self.oldest(txn, input.w_id)?;
+        let mut o_ids = [0; DISTRICTS as usize];
+        for (due, customer) in self.due(txn, input.w_id, oldest)? {
+            self.deliver(txn, &input, &due, customer)?;
+            o_ids[due.d_id as usize - 1] = due.o_id;
         }
-        for due in &all {
-            let o_id = due.map_or(0, |due| due.o_id);
-            if let Some(due) = due {
-                self.deliver(txn, &input, due)?;
-            }
-            txn.reply(&o_id.to_le_bytes());
+        for o_id in o_ids {
+            txn.reply(&i32::to_le_bytes(o_id));
         }
         Ok(())
     }

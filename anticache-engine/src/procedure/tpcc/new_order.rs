@@ -109,8 +109,7 @@ impl NewOrder {
             let Some(item) = home.lookup_expected(self.item.table, &line.i_id.to_le_bytes(), item) else {
                 continue;
             };
-            home.prefetch_text(item, self.item.i_name);
-            home.prefetch_text(item, self.item.i_data);
+            home.prefetch_texts(item, &[self.item.i_name, self.item.i_data]);
             let supplier = on(txn, line.supply_w_id)?;
             let stock = supplier.lookup_expected(self.stock.table, &stock_key(line.supply_w_id, line.i_id), stock);
             let stock = stock.ok_or(refusal("the supplying warehouse has no stock of an item"))?;
@@ -120,7 +119,7 @@ impl NewOrder {
             let Some(goods) = goods else { continue };
             goods.may_be_of_brand = contains_original(on(txn, input.w_id)?.text(goods.item, self.item.i_data)?);
             if goods.may_be_of_brand {
-                on(txn, line.supply_w_id)?.prefetch_text(goods.stock, self.stock.s_data);
+                on(txn, line.supply_w_id)?.prefetch_texts(goods.stock, &[self.stock.s_data]);
             }
         }
         Ok(goods)

@@ -129,7 +129,10 @@ impl Procedure for Payment {
         let input = params::Payment::decode(params)?;
         let amount_cents = i64::from(input.amount_cents);
         let home_key = ShortKey::new().i16(input.w_id);
-        let customer = customer::find(txn, &self.customer, input.c_w_id, input.c_d_id, &input.customer)?;
+        let columns = &self.customer;
+        let customer = customer::find(txn, columns, input.c_w_id, input.c_d_id, &input.customer)?;
+        let texts = [columns.c_first, columns.c_last, columns.c_street_1, columns.c_street_2, columns.c_city];
+        on(txn, input.c_w_id)?.prefetch_texts(customer, &texts);
         let home = on(txn, input.w_id)?;
         let warehouse = home.lookup(self.warehouse.table, &home_key).ok_or(NO_WAREHOUSE)?;
         let district = home.lookup(self.district.table, &home_key.i8(input.d_id)).ok_or(NO_DISTRICT)?;

@@ -9,9 +9,10 @@
 //! would leave the whole index half empty; a run of ascending keys fills its nodes instead.
 
 use std::io;
-use std::ops::{ControlFlow, Deref};
+use std::ops::ControlFlow;
 
 use super::hash_index::Handle;
+use crate::catalog::key::NormalKey;
 
 mod node;
 #[cfg(test)]
@@ -117,19 +118,19 @@ impl OrderedIndex {
     /// # Panics
     /// As all that take a key: if it does not have the width of the index.
     #[inline]
-    pub fn find(&self, key: &[u8]) -> Option<Handle> {
+    pub fn find(&self, key: &impl NormalKey) -> Option<Handle> {
         with_keyed!(self, keyed => keyed.tree.find(&keyed.exact(key)))
     }
 
     /// Adds an entry; false, and nothing changed, when the key is there already.
     #[inline]
-    pub fn insert(&mut self, key: &[u8], handle: Handle) -> bool {
+    pub fn insert(&mut self, key: &impl NormalKey, handle: Handle) -> bool {
         with_keyed!(self, keyed => keyed.tree.insert(&keyed.exact(key), handle))
     }
 
     /// Points the entry (`key`, `old`) to `new`; false when there is none.
     #[inline]
-    pub fn replace(&mut self, key: &[u8], old: Handle, new: Handle) -> bool {
+    pub fn replace(&mut self, key: &impl NormalKey, old: Handle, new: Handle) -> bool {
         with_keyed!(self, keyed => keyed.tree.replace(&keyed.exact(key), old, new))
     }
 
@@ -137,7 +138,7 @@ impl OrderedIndex {
     ///
     /// # Panics
     /// When there are more.
-    pub fn replace_all<K: Deref<Target = [u8]>>(
+    pub fn replace_all<K: NormalKey>(
         &mut self,
         keys: impl ExactSizeIterator<Item = K>,
         moved: &[(Handle, Handle)],
@@ -151,9 +152,23 @@ impl OrderedIndex {
         })
     }
 
+    /// Brings near where [`Self::scan`] begins that ascends from one of these bounds, [`TOGETHER`] at most.
+    ///
+    /// # Panics
+    /// When there are more, or one is wider than a key.
+    pub fn prefetch_all<K: NormalKey>(&self, lows: impl ExactSizeIterator<Item = K>) {
+        with_keyed!(self, keyed => {
+            let (mut words, count) = ([[0; _]; TOGETHER], lows.len());
+            for (word, low) in words.iter_mut().zip(lows) {
+                *word = keyed.lowest(&low);
+            }
+            keyed.tree.prefetch_all(&words[..count])
+        })
+    }
+
     /// Removes the entry of `key` and gives its handle.
     #[inline]
-    pub fn remove(&mut self, key: &[u8]) -> Option<Handle> {
+    pub fn remove(&mut self, key: &impl NormalKey) -> Option<Handle> {
         with_keyed!(self, keyed => keyed.tree.remove(&keyed.exact(key)))
     }
 
@@ -165,24 +180,30 @@ impl OrderedIndex {
     /// # Panics
     /// If a bound is wider than a key.
     #[inline]
-    pub fn scan(&self, low: &[u8], high: &[u8], direction: Direction, visit: impl FnMut(Handle) -> ControlFlow<()>) {
+    pub fn scan<K: NormalKey>(
+        &self,
+        low: &K,
+        high: &K,
+        direction: Direction,
+        visit: impl FnMut(Handle) -> ControlFlow<()>,
+    ) {
         with_keyed!(self, keyed => keyed.tree.scan(&keyed.lowest(low), &keyed.highest(high), direction, visit));
     }
 
     /// The handle of the smallest key between two bounds as of [`Self::scan`].
     #[inline]
-    pub fn first(&self, low: &[u8], high: &[u8]) -> Option<Handle> {
+    pub fn first<K: NormalKey>(&self, low: &K, high: &K) -> Option<Handle> {
         self.end(low, high, Direction::Ascending)
     }
 
     /// The handle of the largest key between two bounds as of [`Self::scan`].
     #[inline]
-    pub fn last(&self, low: &[u8], high: &[u8]) -> Option<Handle> {
+    pub fn last<K: NormalKey>(&self, low: &K, high: &K) -> Option<Handle> {
         self.end(low, high, Direction::Descending)
     }
 
     #[inline]
-    fn end(&self, low: &[u8], high: &[u8], direction: Direction) -> Option<Handle> {
+    fn end<K: NormalKey>(&self, low: &K, high: &K, direction: Direction) -> Option<Handle> {
         let mut found = None;
         self.scan(low, high, direction, |handle| {
             found = Some(handle);
@@ -206,39 +227,25 @@ impl<const W: usize, const N: usize> Keyed<W, N> {
     }
 
     #[inline(always)]
-    fn exact(&self, key: &[u8]) -> Words<W> {
+    fn exact(&self, key: &impl NormalKey) -> Words<W> {
         assert_eq!(key.len(), self.key_bytes, "a key has the width of its index");
-        pack(key)
+        key.words()
     }
 
     #[inline(always)]
-    fn lowest(&self, prefix: &[u8]) -> Words<W> {
+    fn lowest(&self, prefix: &impl NormalKey) -> Words<W> {
         assert!(prefix.len() <= self.key_bytes, "a bound is no wider than the keys of its index");
-        pack(prefix)
+        prefix.words()
     }
 
     #[inline(always)]
-    fn highest(&self, prefix: &[u8]) -> Words<W> {
+    fn highest(&self, prefix: &impl NormalKey) -> Words<W> {
         let mut words = self.lowest(prefix);
         for (i, word) in words.iter_mut().enumerate() {
             *word |= ones_from(i, prefix.len()) & !ones_from(i, self.key_bytes);
         }
         words
     }
-}
-
-/// Bytes as words, first byte highest, with zeros behind them.
-#[inline(always)]
-fn pack<const W: usize>(bytes: &[u8]) -> Words<W> {
-    let mut words = [0; W];
-    let (whole, rest) = bytes.as_chunks::<8>();
-    for (word, chunk) in words.iter_mut().zip(whole) {
-        *word = u64::from_be_bytes(*chunk);
-    }
-    if !rest.is_empty() {
-        words[whole.len()] = rest.iter().rev().fold(0, |word, &byte| word >> 8 | u64::from(byte) << 56);
-    }
-    words
 }
 
 /// Word `word` of a key whose bytes are zero up to number `byte` and all ones from there on.

@@ -6,6 +6,28 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::*;
+use crate::catalog::key::KeyBuf;
+
+impl NormalKey for Vec<u8> {
+    fn push_normal(&mut self, bytes: &[u8], number: bool) {
+        assert!(!number, "keys here are bytes already");
+        self.extend_from_slice(bytes);
+    }
+
+    fn push_var(&mut self, text: &[u8], bytes: usize) {
+        unreachable!("{text:?} of {bytes} bytes: keys here have no texts");
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn words<const W: usize>(&self) -> [u64; W] {
+        let mut key = KeyBuf::new();
+        key.push(self);
+        key.words()
+    }
+}
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -66,7 +88,7 @@ fn padded(prefix: &[u8], fill: u8, key_bytes: usize) -> Vec<u8> {
     key
 }
 
-fn scan(index: &OrderedIndex, low: &[u8], high: &[u8], direction: Direction, limit: usize) -> Vec<Handle> {
+fn scan(index: &OrderedIndex, low: &Vec<u8>, high: &Vec<u8>, direction: Direction, limit: usize) -> Vec<Handle> {
     let mut found = Vec::new();
     index.scan(low, high, direction, |handle| {
         found.push(handle);
@@ -111,8 +133,8 @@ fn apply(index: &mut OrderedIndex, model: &mut Model, op: &Op, key_bytes: usize,
             let moved: Vec<_> = keys.iter().map(|key| (model.get(key).copied().unwrap_or(0), handle)).collect();
             let all = keys.iter().all(|key| model.contains_key(key));
             let never: Vec<_> = moved.iter().map(|_| (Handle::MAX, handle)).collect();
-            assert_eq!(index.replace_all(keys.iter().map(Vec::as_slice), &never), keys.is_empty());
-            assert_eq!(index.replace_all(keys.iter().map(Vec::as_slice), &moved), all);
+            assert_eq!(index.replace_all(keys.iter().cloned(), &never), keys.is_empty());
+            assert_eq!(index.replace_all(keys.iter().cloned(), &moved), all);
             for key in keys {
                 model.entry(key).and_modify(|held| *held = handle);
             }
@@ -128,6 +150,7 @@ fn apply(index: &mut OrderedIndex, model: &mut Model, op: &Op, key_bytes: usize,
             let end = if descending { index.last(&low, &high) } else { index.first(&low, &high) };
             assert_eq!(end, expected.first().copied());
             expected.truncate(limit);
+            index.prefetch_all([low.clone(), high.clone()].into_iter());
             assert_eq!(scan(index, &low, &high, direction, limit), expected);
         }
         Op::Drain(a, b) => {
@@ -151,7 +174,10 @@ fn run(key_bytes: usize, ops: &[Op]) {
         }
     }
     index.check().unwrap();
-    assert_eq!(scan(&index, &[], &[], Direction::Ascending, usize::MAX), model.values().copied().collect::<Vec<_>>());
+    assert_eq!(
+        scan(&index, &vec![], &vec![], Direction::Ascending, usize::MAX),
+        model.values().copied().collect::<Vec<_>>()
+    );
     assert_eq!(index.is_empty(), model.is_empty());
     for key in model.keys() {
         assert!(index.remove(key).is_some());
@@ -262,7 +288,7 @@ fn widths_outside_the_range_are_refused_with_the_value() {
 #[test]
 #[should_panic(expected = "width of its index")]
 fn a_key_of_another_width_is_refused() {
-    OrderedIndex::new(8, 100).unwrap().insert(&[1; 7], 0);
+    OrderedIndex::new(8, 100).unwrap().insert(&vec![1; 7], 0);
 }
 
 /// District and order number, as ORDERS has them.
@@ -334,7 +360,7 @@ fn queues_do_not_grow() {
             for district in 0..districts {
                 assert!(index.insert(&order_key(district, order, key_bytes), order));
                 if order >= waiting {
-                    let (from, to) = (district.to_be_bytes(), district.to_be_bytes());
+                    let (from, to) = (district.to_be_bytes().to_vec(), district.to_be_bytes().to_vec());
                     assert_eq!(index.first(&from, &to), Some(order - waiting));
                     assert_eq!(index.last(&from, &to), Some(order));
                     assert_eq!(index.remove(&order_key(district, order - waiting, key_bytes)), Some(order - waiting));

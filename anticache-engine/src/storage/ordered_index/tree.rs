@@ -174,11 +174,10 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         }
     }
 
-    /// The same for up to [`TOGETHER`] entries. All of them take a step down before one takes the next, so that their cache misses overlap; those
-    /// that go to where the one before went, as an order's lines do, are not searched for. False when one was not there.
-    pub fn replace_all(&mut self, keys: &[Words<W>], moved: &[(Handle, Handle)]) -> bool {
+    /// The leaves in which up to [`TOGETHER`] keys are or belong, on their way into the processor's cache. All take a step down before one takes the
+    /// next, so that their cache misses overlap; those that go to where the one before went, as an order's lines do, are not searched for.
+    fn leaves_of(&self, keys: &[Words<W>]) -> [u32; TOGETHER] {
         let mut nodes = [self.root; TOGETHER];
-        let nodes = &mut nodes[..keys.len()];
         for level in (0..self.levels).rev() {
             let (mut latest, mut slot) = (NO_NODE, 0);
             for (id, key) in nodes.iter_mut().zip(keys) {
@@ -198,6 +197,18 @@ impl<const W: usize, const N: usize> Tree<W, N> {
                 *id = child;
             }
         }
+        nodes
+    }
+
+    /// Brings near where up to [`TOGETHER`] keys are or belong.
+    pub fn prefetch_all(&self, keys: &[Words<W>]) {
+        assert!(keys.len() <= TOGETHER, "{} keys at once, and {TOGETHER} are allowed", keys.len());
+        self.leaves_of(keys);
+    }
+
+    /// Points up to [`TOGETHER`] entries (key, old handle) to their new handles. False when one was not there.
+    pub fn replace_all(&mut self, keys: &[Words<W>], moved: &[(Handle, Handle)]) -> bool {
+        let nodes = self.leaves_of(keys);
         let (mut all, mut latest, mut slot) = (true, NO_NODE, 0);
         for ((&id, key), &(old, new)) in nodes.iter().zip(keys).zip(moved) {
             let leaf = &mut self.leaves[id];

@@ -16,6 +16,7 @@ use super::tuples::{TupleId, TupleMemory};
 use super::var_heap::{VarHeap, VarRef};
 use crate::anticache::chain::LruChain;
 use crate::anticache::evicted_table::{EvictedId, EvictedTable};
+use crate::catalog::key::KeyBuf;
 use crate::catalog::{IndexId, TableDef};
 use capture::Capture;
 
@@ -319,7 +320,7 @@ impl Table {
         );
         if found.len() - start > 1 {
             let primary = &self.def.indexes[0];
-            found[start..].sort_by_cached_key(|&found| self.columns(found).ordered_key(primary).to_vec());
+            found[start..].sort_by_cached_key(|&found| self.columns(found).ordered_key::<KeyBuf>(primary).to_vec());
         }
     }
 
@@ -356,15 +357,20 @@ impl Table {
         let Some(Index::Hash(index)) = self.indexes.first() else {
             return None;
         };
-        match Found::of(index.guess(hash)?) {
-            Found::Resident(id) => {
-                self.tuples.prefetch(id);
-                Some(id)
-            }
-            Found::Evicted(id) => {
-                self.evicted.prefetch(id);
-                None
-            }
+        let found = Found::of(index.guess(hash)?);
+        self.prefetch(found);
+        match found {
+            Found::Resident(id) => Some(id),
+            Found::Evicted(_) => None,
+        }
+    }
+
+    /// Brings the beginning of a tuple near, or its Evicted Table entry.
+    #[inline]
+    pub fn prefetch(&self, found: Found) {
+        match found {
+            Found::Resident(id) => self.tuples.prefetch(id),
+            Found::Evicted(id) => self.evicted.prefetch(id),
         }
     }
 
@@ -372,7 +378,8 @@ impl Table {
     #[inline]
     pub fn prefetch_value(&self, id: TupleId, var: u8) {
         if let Some(values) = &self.values {
-            values.prefetch(reference(self.tuples.row(id), self.def.var_offsets[usize::from(var)]));
+            let var = usize::from(var);
+            values.prefetch(reference(self.tuples.row(id), self.def.var_offsets[var]), self.def.var_max_bytes[var]);
         }
     }
 

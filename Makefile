@@ -100,6 +100,7 @@ test: build ## Run every test: Rust, Python, end to end on the real servers, not
 lint: setup ## Check formatting, lints and types of Rust, Python, YAML and Ansible
 	@$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/yamllint --strict .

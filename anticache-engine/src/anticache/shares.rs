@@ -4,7 +4,7 @@
 //! blocks in inverse proportion to the tables' accesses since the last eviction, and can be chosen for comparison.
 //!
 //! For that rule: evictions may follow each other so closely that hardly anything was accessed between two: then nothing could be told, or only noise. So accesses
-//! are kept until an eviction finds [`ENOUGH_ACCESSES`] of them; of what is older, only that many still count.
+//! are kept until an eviction finds `ENOUGH_ACCESSES` of them; of what is older, only that many still count.
 
 use std::cmp::Reverse;
 

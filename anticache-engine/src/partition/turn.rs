@@ -58,7 +58,7 @@ impl IoTag {
 
 impl Partition {
     /// Everything between transactions: completed I/O, merges, transactions that became ready, eviction, fetches, group commit. Never waits for
-    /// the disk. Call it after each batch and whenever [`IoRing::event`] fires.
+    /// the disk. Call it after each batch and whenever [`IoRing::event`](crate::io::ring::IoRing::event) fires.
     pub fn poll<S: ReplySink>(&mut self, sink: &mut S) {
         let mut since = Instant::now();
         self.events.begin_turn();
@@ -173,7 +173,7 @@ impl Partition {
         self.failure.get_or_insert(reason);
     }
 
-    /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`] does not fire.
+    /// When to call [`Partition::poll`] next although nothing arrives and [`IoRing::event`](crate::io::ring::IoRing::event) does not fire.
     pub fn poll_after(&self) -> Option<Duration> {
         // Nothing else comes to let in the first of those that were held back, when they are all that there is.
         if !self.ready.is_empty() || (!self.held_back.is_empty() && self.under_way() == 0) {

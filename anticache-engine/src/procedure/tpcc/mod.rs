@@ -26,7 +26,7 @@
 //! New-Order with an unused item number ends with the reason [`ITEM_NOT_FOUND`].
 //!
 //! A warehouse with all that belongs to it is at the partition [`partition_of`] it; ITEM is at every partition, and read at the home warehouse's.
-//! Each access names its warehouse through [`on`], so New-Order and Payment reach other warehouses wherever they are. A call is sent to the partition
+//! Each access names its warehouse through `on`, so New-Order and Payment reach other warehouses wherever they are. A call is sent to the partition
 //! of its home warehouse.
 
 use super::{Participants, Procedure};

@@ -27,7 +27,7 @@ impl Table {
         evicted_id
     }
 
-    /// Eviction's second step, for up to [`TOGETHER`](crate::storage::index::TOGETHER) tuples with their entries: the indexes are pointed to these.
+    /// Eviction's second step, for up to [`TOGETHER`] tuples with their entries: the indexes are pointed to these.
     pub fn lead_to_evicted(&mut self, evicted: &[(TupleId, EvictedId)]) {
         let mut moved: SmallVec<[_; TOGETHER]> = SmallVec::from_slice(evicted);
         moved.iter_mut().for_each(|(_, entry)| *entry |= EVICTED_BIT);

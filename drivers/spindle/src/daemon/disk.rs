@@ -183,7 +183,7 @@ impl Disk {
         self.shared.image.bytes()
     }
 
-    /// Takes what the host's own path takes out of the drive's time, at most [`LONGEST_PATH`].
+    /// Takes what the host's own path takes out of the drive's time, at most `LONGEST_PATH`.
     pub fn set_path(&self, path: Duration) {
         self.shared.path_ns.store(path.min(LONGEST_PATH).as_nanos() as u64, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! MySQL with Memcached in front, as the paper sets it up (§4.2): results of queries are cached as
 //! serialised JSON, reads look in the cache first, writes go through to both, and the cache is filled
-//! before the measurement. Policy (the paper's own code is not public; design §6): [`ycsb`], [`tpcc`].
+//! before the measurement. Policy (the paper's own code is not public; design §6): `ycsb`, [`tpcc`].
 //!
 //! **The window.** Between the commit and `set` a reader still gets the previous version from the
 //! cache, and of two writers of one record the first to commit may be the second to `set`: then its

@@ -85,7 +85,7 @@ impl YcsbSession {
         })
     }
 
-    /// See [`Terminal::socket`].
+    /// See `Terminal::socket`.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
@@ -185,12 +185,12 @@ impl YcsbSession {
         &self.record
     }
 
-    /// See [`Terminal::take_retries`].
+    /// See `Terminal::take_retries`.
     pub fn take_retries(&mut self) -> Vec<&'static str> {
         std::mem::take(&mut self.retries)
     }
 
-    /// See [`Terminal::overdue`].
+    /// See `Terminal::overdue`.
     pub fn overdue(&self, waited: Duration) -> Option<SystemError> {
         (waited > self.answer_limit && self.step != Step::Idle)
             .then(|| self.session.broken(&ErrorKind::TimedOut.into()))

@@ -224,6 +224,9 @@ impl TxnContext<'_> {
 
     /// Brings near where scans that ascend from these keys will begin, [`TOGETHER`] at most: their cache misses overlap. Does nothing for an index
     /// whose keys are wide, or that is not ordered.
+    ///
+    /// # Panics
+    /// If there are more.
     pub fn prefetch_scans(&self, table: TableId, index: IndexId, lows: &[ShortKey]) {
         let table = self.table(table);
         let def = &table.def().indexes[index];

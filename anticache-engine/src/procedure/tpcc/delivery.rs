@@ -22,7 +22,7 @@ pub struct Delivery {
     customer: handles::Customer,
 }
 
-/// The oldest undelivered order of a district, whose rows are on their way into the processor's cache.
+/// The oldest undelivered order of a district, whose index entries are on their way into the processor's cache.
 struct Oldest {
     d_id: i8,
     o_id: i32,

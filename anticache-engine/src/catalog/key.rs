@@ -335,18 +335,21 @@ pub struct NarrowKey {
 
 impl NarrowKey {
     #[inline]
-    fn push_bits(&mut self, value: u64, bytes: usize) {
-        self.bits = self.bits << (8 * bytes) | u128::from(value);
-        self.len += bytes;
+    fn push_bits<const BYTES: usize>(&mut self, value: u64) {
+        self.bits = self.bits << (8 * BYTES) | u128::from(value);
+        self.len += BYTES;
     }
 }
 
 impl NormalKey for NarrowKey {
     #[inline]
     fn push_normal(&mut self, bytes: &[u8], number: bool) {
-        match number_of(bytes).filter(|_| number) {
-            Some(value) => self.push_bits(value, bytes.len()),
-            None => bytes.iter().for_each(|&byte| self.push_bits(u64::from(byte), 1)),
+        match (number_of(bytes).filter(|_| number), bytes.len()) {
+            (Some(value), 1) => self.push_bits::<1>(value),
+            (Some(value), 2) => self.push_bits::<2>(value),
+            (Some(value), 4) => self.push_bits::<4>(value),
+            (Some(value), _) => self.push_bits::<8>(value),
+            (None, _) => bytes.iter().for_each(|&byte| self.push_bits::<1>(u64::from(byte))),
         }
     }
 

@@ -62,8 +62,8 @@ impl Columns<'_> {
         }
     }
 
-    /// The key that a hash index compares.
-    #[inline]
+    /// The key that a hash index compares. Not in line: keys that do not stand in one piece are rare, and callers shall stay small.
+    #[inline(never)]
     pub fn hash_key(self, def: &IndexDef) -> KeyBuf {
         let mut key = KeyBuf::new();
         self.each(&def.parts[..def.own_parts], |part| match part {

@@ -16,8 +16,6 @@ use crate::catalog::key::{KeyBuf, NarrowKey, ShortKey};
 use crate::catalog::{Field, IndexId, TableId, row};
 use crate::storage::hash_index::hash_key;
 use crate::storage::index::Index;
-#[cfg(doc)]
-use crate::storage::index::TOGETHER;
 use crate::storage::meter::MemoryMeter;
 use crate::storage::ordered_index::Direction;
 use crate::storage::table::{Found, Refused, Table};
@@ -222,8 +220,8 @@ impl TxnContext<'_> {
         }
     }
 
-    /// Brings near where scans that ascend from these keys will begin, [`TOGETHER`] at most: their cache misses overlap. Does nothing for an index
-    /// whose keys are wide, or that is not ordered.
+    /// Brings near where scans that ascend from these keys will begin, [`TOGETHER`](crate::storage::index::TOGETHER) at most: their cache misses
+    /// overlap. Does nothing for an index whose keys are wide, or that is not ordered.
     ///
     /// # Panics
     /// If there are more.

@@ -162,7 +162,7 @@ impl OrderedIndex {
             for (word, low) in words.iter_mut().zip(lows) {
                 *word = keyed.lowest(&low);
             }
-            keyed.tree.prefetch_all(&words[..count])
+            keyed.tree.leaves_of(&words[..count]);
         })
     }
 

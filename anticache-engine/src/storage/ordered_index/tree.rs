@@ -176,7 +176,8 @@ impl<const W: usize, const N: usize> Tree<W, N> {
 
     /// The leaves in which up to [`TOGETHER`] keys are or belong, on their way into the processor's cache. All take a step down before one takes the
     /// next, so that their cache misses overlap; those that go to where the one before went, as an order's lines do, are not searched for.
-    fn leaves_of(&self, keys: &[Words<W>]) -> [u32; TOGETHER] {
+    pub fn leaves_of(&self, keys: &[Words<W>]) -> [u32; TOGETHER] {
+        assert!(keys.len() <= TOGETHER, "{} keys at once, and {TOGETHER} are allowed", keys.len());
         let mut nodes = [self.root; TOGETHER];
         for level in (0..self.levels).rev() {
             let (mut latest, mut slot) = (NO_NODE, 0);
@@ -198,12 +199,6 @@ impl<const W: usize, const N: usize> Tree<W, N> {
             }
         }
         nodes
-    }
-
-    /// Brings near where up to [`TOGETHER`] keys are or belong.
-    pub fn prefetch_all(&self, keys: &[Words<W>]) {
-        assert!(keys.len() <= TOGETHER, "{} keys at once, and {TOGETHER} are allowed", keys.len());
-        self.leaves_of(keys);
     }
 
     /// Points up to [`TOGETHER`] entries (key, old handle) to their new handles. False when one was not there.

@@ -16,6 +16,7 @@ use anyhow::{Context, ensure};
 
 use crate::all::left_s;
 use crate::driver::{Driver, Pace, Requests};
+use crate::growth::Dimensions;
 use crate::harness::ycsb::{LOAD, ROW_BYTES, draw, load_calls, wire};
 use crate::harness::{BATCH, Report, schema};
 use crate::tpcc;
@@ -34,6 +35,8 @@ const SHOWN: [(&str, &[&str]); 4] = [
 ];
 /// For a warehouse and what the transactions that are counted add to it. Valgrind has no address space for what an engine with twice as much reserves.
 const TPCC_BUDGET_BYTES: u64 = 240 << 20;
+/// Of the database whose orders outgrow the memory, at ratio 1.
+const GROWN: Dimensions = Dimensions { warehouses: 1, items: 20_000, customers: 600, orders: 10_000 };
 const TERMINALS: u64 = 10;
 const PACE: Pace = Pace { outstanding: BATCH, batch: BATCH };
 
@@ -58,6 +61,8 @@ pub struct Arguments {
 enum Work {
     Ycsb { read_share: f64, anticaching: AntiCaching },
     Tpcc { anticaching: AntiCaching },
+    /// With so many times the rows that the memory for rows holds; with 1 all are in memory.
+    TpccGrown { ratio: f64 },
     Recovery { log: bool },
 }
 
@@ -84,8 +89,9 @@ const fn half(anticaching: AntiCaching) -> Work {
 const READS_OFF: &str = "YCSB, read-only: anticache-off";
 const HALF_OFF: &str = "YCSB, 50/50: anticache-off";
 const TPCC_OFF: &str = "TPC-C, full mix: anticache-off";
+const SMALL_IN_MEMORY: &str = "TPC-C grown, full mix: all in memory";
 /// Every peer stands before those that are compared with it.
-const CASES: [Case; 10] = [
+const CASES: [Case; 12] = [
     case(READS_OFF, None, reads(AntiCaching::Off), 30.0),
     case("YCSB, read-only: anticache-alru", Some(READS_OFF), reads(AntiCaching::Alru), 30.0),
     case("YCSB, read-only: anticache-lru", Some(READS_OFF), reads(AntiCaching::Lru), 30.0),
@@ -94,6 +100,13 @@ const CASES: [Case; 10] = [
     case("YCSB, 50/50: anticache-lru", Some(HALF_OFF), half(AntiCaching::Lru), 30.0),
     case(TPCC_OFF, None, Work::Tpcc { anticaching: AntiCaching::Off }, 75.0),
     case("TPC-C, full mix: anticache-alru", Some(TPCC_OFF), Work::Tpcc { anticaching: AntiCaching::Alru }, 75.0),
+    case(SMALL_IN_MEMORY, None, Work::TpccGrown { ratio: 1.0 }, 40.0),
+    case(
+        "TPC-C grown, full mix: 2x the memory, blocks fetched",
+        Some(SMALL_IN_MEMORY),
+        Work::TpccGrown { ratio: 2.0 },
+        120.0,
+    ),
     case("recovery, snapshot", None, Work::Recovery { log: false }, 40.0),
     case("recovery, snapshot and log", None, Work::Recovery { log: true }, 60.0),
 ];
@@ -108,6 +121,7 @@ impl Work {
         match self {
             Self::Ycsb { read_share, anticaching } => arguments.ycsb(read_share, anticaching, directory),
             Self::Tpcc { anticaching } => arguments.tpcc(anticaching, directory),
+            Self::TpccGrown { ratio } => arguments.tpcc_grown(ratio, directory),
             Self::Recovery { log } => arguments.recovery(log, directory),
         }
     }
@@ -119,6 +133,11 @@ impl Work {
                 arguments.records
             ),
             Self::Tpcc { .. } => format!("1 warehouse, home warehouse only, in memory, log off, batches of {BATCH}"),
+            Self::TpccGrown { ratio } => format!(
+                "1 warehouse, {} items, {} customers and {} orders of a district at 1x, {ratio}x the memory, \
+                 home warehouse only, aLRU, log off, batches of {BATCH}",
+                GROWN.items, GROWN.customers, GROWN.orders
+            ),
             Self::Recovery { .. } => {
                 format!("{} records x {ROW_BYTES} B, the log's transactions half updates", arguments.records)
             }
@@ -155,6 +174,19 @@ impl Arguments {
         tpcc::load(&mut driver, scale)?;
         let mut requests = tpcc::draw(scale, TERMINALS, None)?;
         count_transactions(&mut driver, &mut requests, self.transactions / 5)
+    }
+
+    fn tpcc_grown(&self, ratio: f64, directory: &Path) -> anyhow::Result<f64> {
+        let (scale, budget_bytes) = GROWN.size(ratio);
+        let budget_bytes = if ratio > 1.0 { budget_bytes } else { TPCC_BUDGET_BYTES };
+        let defaults = Config::new(schema("tpcc.sql"), directory.to_owned(), budget_bytes);
+        let mut driver = Driver::open(&Config { log: Log::Off, ..defaults })?;
+        tpcc::load(&mut driver, scale)?;
+        let mut requests = tpcc::draw(scale, TERMINALS, None)?;
+        let transactions = count_transactions(&mut driver, &mut requests, self.transactions / 5)?;
+        let evicted = driver.partition.counters().evicted_blocks;
+        ensure!((evicted > 0) == (ratio > 1.0), "{evicted} blocks were evicted, at {ratio} times the memory");
+        Ok(transactions)
     }
 
     fn recovery(&self, log: bool, directory: &Path) -> anyhow::Result<f64> {
@@ -285,7 +317,7 @@ mod tests {
             let units = case.work.run(&arguments, directory.path()).unwrap();
             let expected = match case.work {
                 Work::Ycsb { .. } => 1000.0..=1000.0,
-                Work::Tpcc { .. } => 200.0..=200.0,
+                Work::Tpcc { .. } | Work::TpccGrown { .. } => 200.0..=200.0,
                 Work::Recovery { log: false } => 2.0..=4.5,
                 Work::Recovery { log: true } => 2.1..=6.0,
             };

@@ -30,20 +30,27 @@ const EVICTED_ORDER_BYTES: f64 = 400.0;
 /// Memory for what transactions add in a second, where nothing is to be evicted.
 const GROWTH_BYTES: f64 = 400e6;
 
+/// How large the database is at ratio 1.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Dimensions {
     /// Warehouses.
     #[arg(long, default_value_t = 10)]
-    warehouses: i16,
+    pub warehouses: i16,
     /// Items, and rows of STOCK in a warehouse.
     #[arg(long, default_value_t = 20_000)]
-    items: i32,
+    pub items: i32,
     /// Customers of a district.
     #[arg(long, default_value_t = 600)]
-    customers: i32,
+    pub customers: i32,
     /// Orders of a district at ratio 1.
     #[arg(long, default_value_t = 3000)]
-    orders: i32,
+    pub orders: i32,
+}
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    dimensions: Dimensions,
     /// Rows as a multiple of the memory for rows.
     #[arg(long, default_value_t = 8.0)]
     ratio: f64,
@@ -61,9 +68,9 @@ pub struct Arguments {
     settings: Vec<String>,
 }
 
-impl Arguments {
+impl Dimensions {
     /// Scale and budget in bytes of a database that has grown to so many times its memory.
-    fn size(&self, ratio: f64) -> (Scale, u64) {
+    pub fn size(&self, ratio: f64) -> (Scale, u64) {
         let (warehouses, districts) = (f64::from(self.warehouses), f64::from(self.warehouses) * f64::from(DISTRICTS));
         let static_bytes = f64::from(self.items) * (ITEM_BYTES + warehouses * STOCK_BYTES)
             + districts * f64::from(self.customers) * CUSTOMER_BYTES;
@@ -77,7 +84,9 @@ impl Arguments {
         };
         (scale, (row_bytes + beyond * districts * EVICTED_ORDER_BYTES) as u64)
     }
+}
 
+impl Arguments {
     fn config(&self, budget_bytes: u64, fetch: FetchUnit, data_dir: &Path) -> anyhow::Result<Config> {
         let sets_fetch = self.settings.iter().any(|setting| setting.starts_with("fetch="));
         anyhow::ensure!(!sets_fetch, "--set fetch: blocks and sectors are both measured");
@@ -110,7 +119,7 @@ impl Variant {
     ) -> anyhow::Result<Self> {
         let mut driver = Driver::open(&arguments.config(budget_bytes, fetch, &directory(parent, &name)?)?)?;
         tpcc::load(&mut driver, scale)?;
-        let terminals = arguments.outstanding.max(usize::from(arguments.warehouses.unsigned_abs()));
+        let terminals = arguments.outstanding.max(usize::from(arguments.dimensions.warehouses.unsigned_abs()));
         let requests = tpcc::draw(scale, terminals as u64, None)?;
         let (done, before) = (Done::default(), Counters::default());
         Ok(Self { name, driver, requests, done, rates: Vec::new(), before })
@@ -119,10 +128,10 @@ impl Variant {
 
 pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow::Result<()> {
     harness::bind_to_last();
-    let (scale, memory_bytes) = arguments.size(1.0);
+    let (scale, memory_bytes) = arguments.dimensions.size(1.0);
     let growth_bytes = GROWTH_BYTES * arguments.seconds * (arguments.rounds + 1) as f64;
     let in_memory_bytes = 2 * memory_bytes + growth_bytes as u64;
-    let grown = arguments.size(arguments.ratio);
+    let grown = arguments.dimensions.size(arguments.ratio);
     let as_many_bytes = (2.0 * arguments.ratio * memory_bytes as f64 + growth_bytes) as u64;
     let as_many = format!("{}x as many orders, all in memory", arguments.ratio);
     let name = |fetched: &str| format!("{}x the memory, {fetched} fetched", arguments.ratio);
@@ -152,10 +161,10 @@ pub fn run(arguments: &Arguments, parent: &Path, report: &mut Report) -> anyhow:
 fn show(arguments: &Arguments, variants: &[Variant; 4], report: &mut Report) {
     let settings = format!(
         "1 partition, in process, {} warehouses, {} items, {} customers and {} orders of a district at 1x, home warehouse only, log off, {} outstanding{}",
-        arguments.warehouses,
-        arguments.items,
-        arguments.customers,
-        arguments.orders,
+        arguments.dimensions.warehouses,
+        arguments.dimensions.items,
+        arguments.dimensions.customers,
+        arguments.dimensions.orders,
         arguments.outstanding,
         arguments.settings.iter().map(|setting| format!(", {setting}")).collect::<String>()
     );

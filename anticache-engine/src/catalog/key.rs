@@ -7,6 +7,8 @@
 //! The entries of an ordered index that is not unique end with the primary key's columns that the index does not have: so all entries differ, and
 //! equal ones have an order that a replay of the command log finds again.
 
+use std::ops::Range;
+
 use super::{Column, ColumnType};
 
 /// Longest key, in bytes.
@@ -118,6 +120,13 @@ impl IndexDef {
     #[inline]
     pub fn is_narrow(&self) -> bool {
         self.entry_bytes <= NARROW_KEY_BYTES
+    }
+
+    /// Where in a row all parts of an entry but the last one stand in one piece.
+    pub fn prefix(&self) -> Option<Range<usize>> {
+        let (last, others) = self.parts.split_last()?;
+        let start = self.contiguous.filter(|_| self.own_parts == self.parts.len() && !others.is_empty())?;
+        Some(start..start + self.entry_bytes - last.bytes)
     }
 
     /// Makes a key, or the beginning of one, comparable for an ordered index.

@@ -40,7 +40,7 @@ macro_rules! with_ordered_key {
     };
 }
 
-impl Columns<'_> {
+impl<'a> Columns<'a> {
     /// Each part of a key in turn.
     #[inline]
     fn each(self, parts: &[KeyPart], mut take: impl FnMut(Part<'_>)) {
@@ -95,11 +95,17 @@ impl Columns<'_> {
         }
     }
 
+    /// The columns of fixed length, at their offsets in the row.
+    #[inline]
+    fn fixed(self) -> &'a [u8] {
+        let (Self::Resident(bytes, _) | Self::Evicted(bytes)) = self;
+        bytes
+    }
+
     /// Brings the beginning of its key near.
     #[inline]
     fn prefetch(self, def: &IndexDef) {
-        let (Self::Resident(bytes, _) | Self::Evicted(bytes)) = self;
-        prefetch(bytes.as_ptr().wrapping_add(def.contiguous.unwrap_or(0)));
+        prefetch(self.fixed().as_ptr().wrapping_add(def.contiguous.unwrap_or(0)));
     }
 
     /// Hash of its key.
@@ -272,21 +278,36 @@ impl Index {
         columns: impl Fn(Handle) -> Columns<'a>,
     ) {
         assert!(moved.len() <= TOGETHER, "{} tuples at once, and {TOGETHER} are allowed", moved.len());
-        let old = moved.iter().map(|&(old, _)| columns(old));
         let replaced = match self {
             Self::Hash(index) => {
                 let mut hashes = [0; TOGETHER];
-                for (hash, columns) in hashes.iter_mut().zip(old) {
-                    *hash = columns.hash(def);
+                for (hash, &(old, _)) in hashes.iter_mut().zip(moved) {
+                    *hash = columns(old).hash(def);
                     index.prefetch(*hash);
                 }
                 hashes.iter().zip(moved).all(|(&hash, &(old, new))| index.replace(hash, old, new))
             }
             Self::Ordered(tree) if def.is_narrow() => {
-                tree.replace_all(old.map(|columns| columns.ordered_key::<NarrowKey>(def)), moved)
+                Self::replace_in::<NarrowKey>(tree, def, moved, |at| columns(moved[at].0))
             }
-            Self::Ordered(tree) => tree.replace_all(old.map(|columns| columns.ordered_key::<KeyBuf>(def)), moved),
+            Self::Ordered(tree) => Self::replace_in::<KeyBuf>(tree, def, moved, |at| columns(moved[at].0)),
         };
         debug_assert!(replaced, "a tuple has an entry in every index");
+    }
+
+    /// `columns` are those of a tuple before it moved, by its place in `moved`. What was entered in the order of its keys, as an order's lines are, mostly
+    /// moves in this order.
+    fn replace_in<'a, K: NormalKey>(
+        tree: &mut OrderedIndex,
+        def: &IndexDef,
+        moved: &[(Handle, Handle)],
+        columns: impl Fn(usize) -> Columns<'a>,
+    ) -> bool {
+        let prefix = def.prefix();
+        let follows = |at| {
+            let (before, this) = (columns(at - 1).fixed(), columns(at).fixed());
+            prefix.clone().is_some_and(|prefix| is_equal(&before[prefix.clone()], &this[prefix]))
+        };
+        tree.replace_all(moved, |at| columns(at).ordered_key::<K>(def), follows)
     }
 }

@@ -59,11 +59,20 @@ pub struct Arguments {
 /// What is counted.
 #[derive(Clone, Copy)]
 enum Work {
-    Ycsb { read_share: f64, anticaching: AntiCaching },
-    Tpcc { anticaching: AntiCaching },
+    Ycsb {
+        read_share: f64,
+        anticaching: AntiCaching,
+    },
+    Tpcc {
+        anticaching: AntiCaching,
+    },
     /// With so many times the rows that the memory for rows holds; with 1 all are in memory.
-    TpccGrown { ratio: f64 },
-    Recovery { log: bool },
+    TpccGrown {
+        ratio: f64,
+    },
+    Recovery {
+        log: bool,
+    },
 }
 
 /// A piece of work, what it is compared with, and the seconds that it takes by default on a machine with two cores.

@@ -11,6 +11,8 @@
 use std::io;
 use std::ops::ControlFlow;
 
+use smallvec::SmallVec;
+
 use super::hash_index::Handle;
 use crate::catalog::key::NormalKey;
 
@@ -26,7 +28,7 @@ use tree::Tree;
 pub const MAX_KEY_BYTES: usize = 128;
 
 /// Most entries that are replaced together.
-pub const TOGETHER: usize = 16;
+pub const TOGETHER: usize = 64;
 
 /// The order in which a scan visits keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,21 +136,22 @@ impl OrderedIndex {
         with_keyed!(self, keyed => keyed.tree.replace(&keyed.exact(key), old, new))
     }
 
-    /// Points entries (key, old handle) to their new handles, [`TOGETHER`] at most; false when one is not there.
+    /// Points some entries to their new handles, [`TOGETHER`] at most: old and new handle of each, which no other entry has. `key` is that of one of
+    /// them, and `follows` says whether one most probably stands beside the one before it. False when one is not there.
     ///
     /// # Panics
     /// When there are more.
     pub fn replace_all<K: NormalKey>(
         &mut self,
-        keys: impl ExactSizeIterator<Item = K>,
         moved: &[(Handle, Handle)],
+        key: impl Fn(usize) -> K,
+        follows: impl Fn(usize) -> bool,
     ) -> bool {
         with_keyed!(self, keyed => {
-            let (mut words, count) = ([[0; _]; TOGETHER], keys.len());
-            for (word, key) in words.iter_mut().zip(keys) {
-                *word = keyed.exact(&key);
-            }
-            keyed.tree.replace_all(&words[..count], moved)
+            let heads: SmallVec<[usize; TOGETHER]> = (0..moved.len()).filter(|&at| at == 0 || !follows(at)).collect();
+            let keys: SmallVec<[_; TOGETHER]> = heads.iter().map(|&at| keyed.exact(&key(at))).collect();
+            let key_bytes = keyed.key_bytes;
+            keyed.tree.replace_all(&heads, &keys, moved, |at| exact(&key(at), key_bytes))
         })
     }
 
@@ -156,13 +159,10 @@ impl OrderedIndex {
     ///
     /// # Panics
     /// When there are more, or one is wider than a key.
-    pub fn prefetch_all<K: NormalKey>(&self, lows: impl ExactSizeIterator<Item = K>) {
+    pub fn prefetch_all<K: NormalKey>(&self, lows: impl Iterator<Item = K>) {
         with_keyed!(self, keyed => {
-            let (mut words, count) = ([[0; _]; TOGETHER], lows.len());
-            for (word, low) in words.iter_mut().zip(lows) {
-                *word = keyed.lowest(&low);
-            }
-            keyed.tree.leaves_of(&words[..count]);
+            let lows: SmallVec<[_; TOGETHER]> = lows.map(|low| keyed.lowest(&low)).collect();
+            keyed.tree.prefetch_all(&lows);
         })
     }
 
@@ -228,8 +228,7 @@ impl<const W: usize, const N: usize> Keyed<W, N> {
 
     #[inline(always)]
     fn exact(&self, key: &impl NormalKey) -> Words<W> {
-        assert_eq!(key.len(), self.key_bytes, "a key has the width of its index");
-        key.words()
+        exact(key, self.key_bytes)
     }
 
     #[inline(always)]
@@ -246,6 +245,13 @@ impl<const W: usize, const N: usize> Keyed<W, N> {
         }
         words
     }
+}
+
+/// A key that has the width of its index.
+#[inline(always)]
+fn exact<const W: usize>(key: &impl NormalKey, key_bytes: usize) -> Words<W> {
+    assert_eq!(key.len(), key_bytes, "a key has the width of its index");
+    key.words()
 }
 
 /// Word `word` of a key whose bytes are zero up to number `byte` and all ones from there on.

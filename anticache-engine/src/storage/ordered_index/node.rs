@@ -1,12 +1,16 @@
 //! Nodes of the ordered index, and the linked lists in which they lie.
 
 use std::io;
+use std::mem::offset_of;
 use std::ops::{Index, IndexMut};
 
 use crate::storage::region::{LINE_BYTES, RegionVec, ZeroValid, prefetch};
 
 /// A key as `W` words, the first byte of the key in the highest bits of the first word: words compare as the bytes do.
 pub type Words<const W: usize> = [u64; W];
+
+/// Values that are compared at once.
+const VALUE_GROUP: usize = 8;
 
 /// No node: ends a list.
 pub const NO_NODE: u32 = u32::MAX;
@@ -106,6 +110,30 @@ impl<const W: usize, const N: usize> Node<W, N> {
         }
     }
 
+    /// The same for the lines of values and what lies behind them.
+    #[inline(always)]
+    pub fn prefetch_values(&self) {
+        let start = std::ptr::from_ref(self).cast::<u8>();
+        let from = offset_of!(Self, values) / LINE_BYTES * LINE_BYTES;
+        for line in (from..size_of::<Self>()).step_by(LINE_BYTES) {
+            prefetch(start.wrapping_add(line));
+        }
+    }
+
+    /// The slot with a value that no two entries have, which is most probably `guess`.
+    #[inline(always)]
+    pub fn slot_of(&self, value: u32, guess: usize) -> Option<usize> {
+        if self.values().get(guess) == Some(&value) {
+            return Some(guess);
+        }
+        // All of a group are compared at once. Slots without an entry may have the value, too, but lie behind the one that has.
+        let has = |group: &[u32]| group.iter().fold(false, |found, held| found | (*held == value));
+        let group = self.values.chunks(VALUE_GROUP).position(has)?;
+        let start = group * VALUE_GROUP;
+        let within = self.values[start..].iter().position(|held| *held == value)?;
+        Some(start + within).filter(|&slot| slot < self.count())
+    }
+
     /// Number of slots at the start of the node whose keys fulfil `is_before`, a condition that holds up to some key and not after it.
     ///
     /// Narrow keys are counted: first the lines whose last key fulfils it, then the keys of the next line. The loads do not wait for one another
@@ -146,12 +174,6 @@ impl<const W: usize, const N: usize> Node<W, N> {
     pub fn position(&self, key: &Words<W>) -> Option<usize> {
         let slot = self.lower_bound(key);
         (self.keys().get(slot) == Some(key)).then_some(slot)
-    }
-
-    /// Whether the way to `key` leads through the child in `slot` of this inner node.
-    #[inline(always)]
-    pub fn leads_on(&self, slot: usize, key: &Words<W>) -> bool {
-        !less(key, &self.keys[slot]) && self.keys().get(slot + 1).is_none_or(|next| less(key, next))
     }
 
     /// Points the entry in `slot` to `value`.

@@ -34,12 +34,14 @@ enum Op {
     Insert(u16),
     Remove(u16),
     Replace(u16),
-    /// Replaces so many keys, or all that there are, from one on in steps, and one more that may not be there.
+    /// Replaces so many keys, or all that there are, from one on in steps, and one more that may not be there. A bit for each guesses that it follows
+    /// the one before.
     ReplaceAll {
         from: u16,
         count: usize,
         step: usize,
         other: Option<u16>,
+        guesses: u64,
     },
     Find(u16),
     Scan {
@@ -58,8 +60,8 @@ fn op() -> impl Strategy<Value = Op> {
         12 => any::<u16>().prop_map(Op::Insert),
         4 => any::<u16>().prop_map(Op::Remove),
         2 => any::<u16>().prop_map(Op::Replace),
-        2 => (any::<u16>(), 0..TOGETHER, 1..4usize, any::<Option<u16>>())
-            .prop_map(|(from, count, step, other)| Op::ReplaceAll { from, count, step, other }),
+        2 => (any::<u16>(), 0..TOGETHER, 1..4usize, any::<Option<u16>>(), any::<u64>())
+            .prop_map(|(from, count, step, other, guesses)| Op::ReplaceAll { from, count, step, other, guesses }),
         3 => any::<u16>().prop_map(Op::Find),
         3 => (bound(), bound(), any::<bool>(), 1..100usize)
             .prop_map(|(low, high, descending, limit)| Op::Scan { low, high, descending, limit }),
@@ -98,6 +100,8 @@ fn scan(index: &OrderedIndex, low: &Vec<u8>, high: &Vec<u8>, direction: Directio
 }
 
 type Model = BTreeMap<Vec<u8>, Handle>;
+/// No entry has it.
+const NO_HANDLE: Handle = Handle::MAX;
 
 fn scan_model(model: &Model, low: &[u8], high: &[u8], direction: Direction, key_bytes: usize) -> Vec<Handle> {
     let (low, high) = (padded(low, 0, key_bytes), padded(high, 0xFF, key_bytes));
@@ -122,21 +126,24 @@ fn apply(index: &mut OrderedIndex, model: &mut Model, op: &Op, key_bytes: usize,
         Op::Replace(number) => {
             let key = key_of(number, key_bytes);
             let old = model.get(&key).copied();
-            assert!(!index.replace(&key, Handle::MAX, handle), "no entry has this handle");
+            assert!(!index.replace(&key, NO_HANDLE, handle), "no entry has this handle");
             assert_eq!(index.replace(&key, old.unwrap_or(0), handle), old.is_some());
             model.entry(key).and_modify(|held| *held = handle);
         }
-        Op::ReplaceAll { from, count, step, other } => {
+        Op::ReplaceAll { from, count, step, other, guesses } => {
             let some = model.range(key_of(from, key_bytes)..).step_by(step).take(count);
             let mut keys: Vec<_> = some.map(|(key, _)| key.clone()).collect();
             keys.extend(other.map(|number| key_of(number, key_bytes)).filter(|key| !keys.contains(key)));
-            let moved: Vec<_> = keys.iter().map(|key| (model.get(key).copied().unwrap_or(0), handle)).collect();
+            let new = |at: usize| handle + ((at as Handle + 1) << 16);
+            let moved: Vec<_> =
+                keys.iter().enumerate().map(|(at, key)| (*model.get(key).unwrap_or(&NO_HANDLE), new(at))).collect();
             let all = keys.iter().all(|key| model.contains_key(key));
-            let never: Vec<_> = moved.iter().map(|_| (Handle::MAX, handle)).collect();
-            assert_eq!(index.replace_all(keys.iter().cloned(), &never), keys.is_empty());
-            assert_eq!(index.replace_all(keys.iter().cloned(), &moved), all);
-            for key in keys {
-                model.entry(key).and_modify(|held| *held = handle);
+            let never: Vec<_> = moved.iter().map(|&(_, new)| (NO_HANDLE, new)).collect();
+            let follows = |at: usize| guesses >> at & 1 == 1;
+            assert_eq!(index.replace_all(&never, |at| keys[at].clone(), follows), keys.is_empty());
+            assert_eq!(index.replace_all(&moved, |at| keys[at].clone(), follows), all);
+            for (at, key) in keys.into_iter().enumerate() {
+                model.entry(key).and_modify(|held| *held = new(at));
             }
         }
         Op::Find(number) => {

@@ -174,47 +174,53 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         }
     }
 
-    /// The leaves in which up to [`TOGETHER`] keys are or belong, on their way into the processor's cache. All take a step down before one takes the
-    /// next, so that their cache misses overlap; those that go to where the one before went, as an order's lines do, are not searched for.
-    pub fn leaves_of(&self, keys: &[Words<W>]) -> [u32; TOGETHER] {
+    /// The leaves in which up to [`TOGETHER`] keys are or belong; `arrives` asks for what is needed of each. All take a step down before one takes the
+    /// next, so that their cache misses overlap.
+    #[inline(always)]
+    fn leaves_of(&self, keys: &[Words<W>], arrives: impl Fn(&Node<W, N>)) -> [u32; TOGETHER] {
         assert!(keys.len() <= TOGETHER, "{} keys at once, and {TOGETHER} are allowed", keys.len());
         let mut nodes = [self.root; TOGETHER];
         for level in (0..self.levels).rev() {
-            let (mut latest, mut slot) = (NO_NODE, 0);
             for (id, key) in nodes.iter_mut().zip(keys) {
                 let node = &self.inner[*id];
-                let child = if *id == latest && node.leads_on(slot, key) {
-                    node.values()[slot]
-                } else {
-                    (latest, slot) = (*id, Self::slot_towards(node, key));
-                    let child = node.values()[slot];
-                    if level == 0 {
-                        self.leaves[child].prefetch()
-                    } else {
-                        self.inner[child].prefetch()
-                    }
-                    child
-                };
-                *id = child;
+                *id = node.values()[Self::slot_towards(node, key)];
+                if level == 0 { arrives(&self.leaves[*id]) } else { self.inner[*id].prefetch() }
             }
         }
         nodes
     }
 
-    /// Points up to [`TOGETHER`] entries (key, old handle) to their new handles. False when one was not there.
-    pub fn replace_all(&mut self, keys: &[Words<W>], moved: &[(Handle, Handle)]) -> bool {
-        let nodes = self.leaves_of(keys);
-        let (mut all, mut latest, mut slot) = (true, NO_NODE, 0);
-        for ((&id, key), &(old, new)) in nodes.iter().zip(keys).zip(moved) {
-            let leaf = &mut self.leaves[id];
-            let follows = id == latest && leaf.keys().get(slot + 1) == Some(key);
-            slot = if follows { slot + 1 } else { leaf.lower_bound(key) };
-            latest = id;
-            if leaf.keys().get(slot) == Some(key) && leaf.values()[slot] == old {
-                leaf.set_value(slot, new);
-            } else {
-                all = false;
+    /// Brings the leaves near in which up to [`TOGETHER`] keys are or belong.
+    pub fn prefetch_all(&self, keys: &[Words<W>]) {
+        self.leaves_of(keys, Node::prefetch);
+    }
+
+    /// Points up to [`TOGETHER`] entries to their new handles: old and new handle of each, which no other entry has. `heads` are those of them whose
+    /// leaves are searched for by `keys`, the first one among them; the others are expected where the one before was, and are asked for their `key`
+    /// when they are not there. In a leaf it is the handle that is looked for: keys take three quarters of its lines. False when one was not there.
+    pub fn replace_all(
+        &mut self,
+        heads: &[usize],
+        keys: &[Words<W>],
+        moved: &[(Handle, Handle)],
+        key: impl Fn(usize) -> Words<W>,
+    ) -> bool {
+        let leaves = self.leaves_of(keys, Node::prefetch_values);
+        let mut heads = heads.iter().zip(leaves).peekable();
+        let (mut all, mut leaf, mut slot) = (true, self.root, None);
+        for (at, &(old, new)) in moved.iter().enumerate() {
+            let head = heads.next_if(|(head, _)| **head == at);
+            leaf = head.map_or(leaf, |(_, id)| id);
+            slot = self.leaves[leaf].slot_of(old, slot.map_or(0, |slot| slot + 1));
+            if slot.is_none() && head.is_none() {
+                leaf = self.leaf_of(&key(at));
+                slot = self.leaves[leaf].slot_of(old, 0);
             }
+            if let Some(slot) = slot {
+                debug_assert_eq!(self.leaves[leaf].keys()[slot], key(at), "two entries have handle {old}");
+                self.leaves[leaf].set_value(slot, new);
+            }
+            all &= slot.is_some();
         }
         all
     }

@@ -87,11 +87,9 @@ impl<'a> Columns<'a> {
     /// Whether the tuple has this key, in a hash index's form.
     #[inline]
     pub fn has_key(self, def: &IndexDef, key: &[u8]) -> bool {
-        match (def.contiguous, self) {
-            (Some(start), Self::Resident(row, _) | Self::Evicted(row)) => {
-                is_equal(&row[start..start + def.key_bytes], key)
-            }
-            _ => self.hash_key(def).as_slice() == key,
+        match def.contiguous {
+            Some(start) => is_equal(&self.fixed()[start..start + def.key_bytes], key),
+            None => self.hash_key(def).as_slice() == key,
         }
     }
 
@@ -111,9 +109,9 @@ impl<'a> Columns<'a> {
     /// Hash of its key.
     #[inline]
     pub fn hash(self, def: &IndexDef) -> u64 {
-        match (def.contiguous, self) {
-            (Some(start), Self::Resident(row, _) | Self::Evicted(row)) => hash_key(&row[start..start + def.key_bytes]),
-            _ => hash_key(&self.hash_key(def)),
+        match def.contiguous {
+            Some(start) => hash_key(&self.fixed()[start..start + def.key_bytes]),
+            None => hash_key(&self.hash_key(def)),
         }
     }
 }

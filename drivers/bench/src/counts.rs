@@ -129,8 +129,15 @@ impl Work {
     fn run(self, arguments: &Arguments, directory: &Path) -> anyhow::Result<f64> {
         match self {
             Self::Ycsb { read_share, anticaching } => arguments.ycsb(read_share, anticaching, directory),
-            Self::Tpcc { anticaching } => arguments.tpcc(anticaching, directory),
-            Self::TpccGrown { ratio } => arguments.tpcc_grown(ratio, directory),
+            Self::Tpcc { anticaching } => {
+                arguments.tpcc((Scale::new(1), TPCC_BUDGET_BYTES), anticaching, false, directory)
+            }
+            Self::TpccGrown { ratio } => {
+                let (scale, grown_bytes) = GROWN.size(ratio);
+                let evicts = ratio > 1.0;
+                let budget_bytes = if evicts { grown_bytes } else { TPCC_BUDGET_BYTES };
+                arguments.tpcc((scale, budget_bytes), AntiCaching::Alru, evicts, directory)
+            }
             Self::Recovery { log } => arguments.recovery(log, directory),
         }
     }
@@ -176,25 +183,21 @@ impl Arguments {
         count_transactions(&mut driver, &mut requests, self.transactions)
     }
 
-    fn tpcc(&self, anticaching: AntiCaching, directory: &Path) -> anyhow::Result<f64> {
-        let defaults = Config::new(schema("tpcc.sql"), directory.to_owned(), TPCC_BUDGET_BYTES);
-        let mut driver = Driver::open(&Config { anticaching, log: Log::Off, ..defaults })?;
-        let scale = Scale::new(1);
-        tpcc::load(&mut driver, scale)?;
-        let mut requests = tpcc::draw(scale, TERMINALS, None)?;
-        count_transactions(&mut driver, &mut requests, self.transactions / 5)
-    }
-
-    fn tpcc_grown(&self, ratio: f64, directory: &Path) -> anyhow::Result<f64> {
-        let (scale, budget_bytes) = GROWN.size(ratio);
-        let budget_bytes = if ratio > 1.0 { budget_bytes } else { TPCC_BUDGET_BYTES };
+    /// `evicts` says whether the data outgrow the budget.
+    fn tpcc(
+        &self,
+        (scale, budget_bytes): (Scale, u64),
+        anticaching: AntiCaching,
+        evicts: bool,
+        directory: &Path,
+    ) -> anyhow::Result<f64> {
         let defaults = Config::new(schema("tpcc.sql"), directory.to_owned(), budget_bytes);
-        let mut driver = Driver::open(&Config { log: Log::Off, ..defaults })?;
+        let mut driver = Driver::open(&Config { anticaching, log: Log::Off, ..defaults })?;
         tpcc::load(&mut driver, scale)?;
         let mut requests = tpcc::draw(scale, TERMINALS, None)?;
         let transactions = count_transactions(&mut driver, &mut requests, self.transactions / 5)?;
         let evicted = driver.partition.counters().evicted_blocks;
-        ensure!((evicted > 0) == (ratio > 1.0), "{evicted} blocks were evicted, at {ratio} times the memory");
+        ensure!((evicted > 0) == evicts, "{evicted} blocks were evicted from a budget of {budget_bytes} bytes");
         Ok(transactions)
     }
 

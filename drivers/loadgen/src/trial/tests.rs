@@ -277,15 +277,20 @@ fn a_stall_is_in_the_response_times_of_all_that_arrived() {
     // Of 2000 transactions 200 arrive in the stall, and only eight are under way then.
     let illness = Illness { silence_ms: 500..600, ..Illness::default() };
     let (trial, open) = open_trial("fixed", 2000.0, illness, 1.0);
-    assert_eq!(flags(&trial), [""; 0], "it caught up: {}", trial.result.reason);
+    // A machine that holds the client up at the end leaves more than a hundredth of the arrivals.
+    let flags: Vec<_> = flags(&trial).into_iter().filter(|&flag| flag != "overloaded").collect();
+    assert_eq!(flags, [""; 0], "{}", trial.result.reason);
+    assert!(open.not_started < 150, "it caught up: {open:?}");
     let (service_us, response_us) = (&trial.result.latency_us, &open.response_us);
     assert!(response_us.p99 > 60_000 && response_us.max >= service_us.max, "{response_us:?}");
-    assert!(service_us.p99 < response_us.p99 / 2, "a closed loop would see eight: {service_us:?}");
+    assert!(response_us.p95 > 30_000 && service_us.p95 < 15_000, "a closed loop would see eight: {service_us:?}");
     assert!(service_us.max > 80_000, "and has them: {service_us:?}");
     assert!(open.latest_start_us > 60_000, "{open:?}");
-    // A busy machine may leave the last arrivals for after the end.
-    assert!(open.arrived == 2000 && open.not_started <= 8, "{open:?}");
-    assert!((trial.result.committed..=trial.result.committed + 8).contains(&responses(&trial)));
+    // Whoever is late, every arrival has a response time: those under way when the interval began or ended, too.
+    assert_eq!(open.arrived, 2000, "{open:?}");
+    let (responses, without_wait) = (responses(&trial), trial.result.committed + open.not_started);
+    assert!((without_wait..=without_wait + 8).contains(&responses), "{responses} of {open:?}");
+    assert!((2000..=2000 + open.backlog_at_start + 8).contains(&responses), "{responses} of {open:?}");
 }
 
 #[test]
@@ -317,8 +322,9 @@ fn what_arrives_does_not_depend_on_the_system() {
 fn a_terminal_that_hangs_holds_up_nobody() {
     let (trial, open) = open_trial("fixed", 400.0, Illness { lost_from_ms: Some(400), ..Illness::default() }, 1.0);
     assert_eq!(flags(&trial), ["terminals_hanging"]);
-    assert_eq!((open.arrived, open.not_started), (400, 0));
-    assert!(trial.result.committed >= 390, "{}", trial.result.committed);
+    assert_eq!(open.arrived, 400);
+    // All but its own, and what came while the machine held the client up at the end.
+    assert!(trial.result.committed + open.not_started >= 390 && open.not_started < 30, "{open:?}");
     assert!(open.response_us.max > 1_000_000 && open.response_us.p99 < 500_000, "{open:?}");
 }
 

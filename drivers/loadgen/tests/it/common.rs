@@ -1,8 +1,9 @@
 //! Helpers of the integration tests, which call the built binary.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -85,4 +86,10 @@ pub fn read_json(path: &Path) -> Value {
 
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Signals a process that has not been waited for.
+pub fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(child.id() as i32).expect("a process id");
+    kill_process(pid, signal).expect("the child can be signalled");
 }

@@ -15,6 +15,7 @@ mod secret;
 mod served;
 mod servers;
 mod settings;
+mod stopped;
 mod tpcc;
 mod tpcc_mysql;
 mod tpcc_trouble;

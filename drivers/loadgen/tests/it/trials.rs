@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Bench, stderr};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::common::{Bench, signal, stderr};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 #[test]
@@ -120,11 +120,6 @@ fn load_prewarm_and_counters_of_the_null_system_print_json() {
 fn start_long_trial(bench: &mut Bench) -> Child {
     bench.set("/measure_s", json!(600));
     bench.command("run").stderr(Stdio::piped()).spawn().expect("loadgen starts")
-}
-
-fn signal(child: &Child, signal: Signal) {
-    let pid = Pid::from_raw(child.id() as i32).expect("a process id");
-    kill_process(pid, signal).expect("the child can be signalled");
 }
 
 #[test]

@@ -1,14 +1,12 @@
-//! A connection to Memcached.
-//!
-//! The crate's meta-protocol connection is used directly: its pooled client checks the connection
-//! with an extra round trip before every operation, which would handicap this system.
+//! What is asked of Memcached, through a connection that waits for the answers.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use memcache::exp::{Error, MetaCommand, MetaConnection, MetaOp, MetaResponse, ReturnCode};
+use memcache::exp::{Error, MetaCommand, MetaOp, ReturnCode};
 use serde_json::{Map, Value};
 
+use super::link::{Answer, Link};
 use crate::system::{Address, SystemError};
 
 /// Name of the server in errors, counters and settings.
@@ -54,7 +52,7 @@ impl Change {
 /// What became of several changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Values added; without those before the first refusal, of which nothing is known.
+    /// Values added.
     pub filled: u64,
     /// Values that the server could not store.
     pub refused: u64,
@@ -62,7 +60,7 @@ pub struct Changed {
 
 /// One connection.
 pub struct Cache {
-    connection: MetaConnection,
+    link: Link,
     address: String,
 }
 
@@ -70,9 +68,13 @@ impl Cache {
     /// # Errors
     /// [`SystemError::Connect`] when nothing answers at the address.
     pub fn connect(address: &str) -> Result<Cache, SystemError> {
-        let mut connection = MetaConnection::from_stream(stream(address)?);
-        connection.set_io_timeout(Some(ANSWER_TIMEOUT));
-        Ok(Cache { connection, address: address.to_owned() })
+        let refuse = |error: std::io::Error| SystemError::Connect {
+            server: SERVER,
+            address: address.to_owned(),
+            reason: error.to_string(),
+        };
+        let link = Link::new(stream(address)?, ANSWER_TIMEOUT).map_err(refuse)?;
+        Ok(Cache { link, address: address.to_owned() })
     }
 
     /// The value of a key, if it is there.
@@ -81,11 +83,7 @@ impl Cache {
     /// As every call here: [`SystemError::Lost`] when the connection broke, [`SystemError::Server`]
     /// when Memcached answers with an error.
     pub fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, SystemError> {
-        let command = MetaCommand::new(MetaOp::Get, key).flag("v");
-        match self.connection.execute(&command) {
-            Ok(response) => Ok(response.into_value()),
-            Err(error) => Err(self.error(error)),
-        }
+        Ok(self.ask(MetaCommand::new(MetaOp::Get, key).flag("v"))?.value)
     }
 
     /// Stores a value, in place of an older one.
@@ -100,10 +98,9 @@ impl Cache {
 
     /// The value of a key and its version, if it is there.
     pub fn get_with_version(&mut self, key: &str) -> Result<Option<(Vec<u8>, u64)>, SystemError> {
-        let command = MetaCommand::new(MetaOp::Get, key).flag("v").flag("c");
-        let response = self.connection.execute(&command).map_err(|error| self.error(error))?;
-        let version = response.flags().find_map(|flag| std::str::from_utf8(flag).ok()?.strip_prefix('c')?.parse().ok());
-        Ok(response.into_value().zip(version))
+        let Answer { header, value } = self.ask(MetaCommand::new(MetaOp::Get, key).flag("v").flag("c"))?;
+        let version = header.flags().find_map(|flag| std::str::from_utf8(flag).ok()?.strip_prefix('c')?.parse().ok());
+        Ok(value.zip(version))
     }
 
     /// Stores a value in place of a version of it, unless there is another one by now, or none.
@@ -113,69 +110,56 @@ impl Cache {
 
     /// Removes a key.
     pub fn delete(&mut self, key: &str) -> Result<(), SystemError> {
-        let command = MetaCommand::new(MetaOp::Delete, key);
-        self.connection.execute(&command).map(drop).map_err(|error| self.error(error))
+        self.ask(MetaCommand::new(MetaOp::Delete, key)).map(drop)
     }
 
     /// The values of several keys, in their order, in one round trip.
     pub fn get_many(&mut self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, SystemError> {
         let commands: Vec<_> = keys.iter().map(|key| MetaCommand::new(MetaOp::Get, key.as_str()).flag("v")).collect();
-        match self.connection.execute_batch(&commands) {
-            Ok(responses) => Ok(responses.into_iter().map(MetaResponse::into_value).collect()),
-            Err(error) => Err(self.error(error)),
-        }
+        let answers = self.link.exchange(&commands).map_err(|error| self.error(error))?;
+        answers.into_iter().map(|answer| Ok(answer.map_err(|error| self.error(error))?.value)).collect()
     }
 
     /// Changes several keys in one round trip; a key whose value is refused is deleted.
     pub fn change(&mut self, changes: &[Change]) -> Result<Changed, SystemError> {
-        let mut commands: Vec<_> = changes.iter().map(Change::command).collect();
-        commands.push(MetaCommand::new(MetaOp::Noop, ""));
-        let answers = match self.connection.execute_batch(&commands) {
-            Ok(responses) => responses.iter().take(changes.len()).map(|response| Some(response.rc())).collect(),
-            Err(Error::Server(_)) => self.answers_from_the_first_refusal()?,
-            Err(error) => return Err(self.error(error)),
-        };
+        let commands: Vec<_> = changes.iter().map(Change::command).collect();
+        let answers = self.link.exchange(&commands).map_err(|error| self.error(error))?;
         let mut changed = Changed::default();
-        for (change, answer) in changes[changes.len() - answers.len()..].iter().zip(answers) {
+        for (change, answer) in changes.iter().zip(answers) {
             match (change, answer) {
-                (Change::Add(..), Some(ReturnCode::Hd)) => changed.filled += 1,
-                (Change::Set(key, _) | Change::Add(key, _), None) => {
+                (Change::Add(..), Ok(answer)) => changed.filled += u64::from(answer.header.rc() == ReturnCode::Hd),
+                (_, Ok(_)) => {}
+                (Change::Set(key, _) | Change::Add(key, _), Err(Error::Server(_))) => {
                     changed.refused += 1;
                     self.delete(key)?;
                 }
-                _ => {}
+                (_, Err(error)) => return Err(self.error(error)),
             }
         }
         Ok(changed)
     }
 
-    /// The client library gives up at the first answer that is an error, and forgets those before it. So this reads on,
-    /// up to that of the no-op which ends every batch: `None` for each refusal.
-    fn answers_from_the_first_refusal(&mut self) -> Result<Vec<Option<ReturnCode>>, SystemError> {
-        let mut answers = vec![None];
-        loop {
-            match self.connection.receive() {
-                Ok(response) if response.rc() == ReturnCode::Mn => return Ok(answers),
-                Ok(response) => answers.push(Some(response.rc())),
-                Err(Error::Server(_)) => answers.push(None),
-                Err(error) => return Err(self.error(error)),
-            }
-        }
-    }
-
     fn store(&mut self, command: MetaCommand) -> Result<Stored, SystemError> {
-        match self.connection.execute(&command) {
-            Ok(response) if response.rc() == ReturnCode::Hd => Ok(Stored::Yes),
+        match self.answer(command) {
+            Ok(answer) if answer.header.rc() == ReturnCode::Hd => Ok(Stored::Yes),
             Ok(_) => Ok(Stored::No),
             Err(Error::Server(_)) => Ok(Stored::Refused),
             Err(error) => Err(self.error(error)),
         }
     }
 
+    fn ask(&mut self, command: MetaCommand) -> Result<Answer, SystemError> {
+        self.answer(command).map_err(|error| self.error(error))
+    }
+
+    fn answer(&mut self, command: MetaCommand) -> Result<Answer, Error> {
+        self.link.exchange(&[command])?.swap_remove(0)
+    }
+
     fn error(&self, error: Error) -> SystemError {
         let address = self.address.clone();
         match error {
-            Error::Io(io) if io.kind() == std::io::ErrorKind::TimedOut => {
+            Error::Io(io) if io.kind() == std::io::ErrorKind::WouldBlock => {
                 SystemError::Lost { server: SERVER, address, reason: "no answer in time".to_owned() }
             }
             Error::Io(io) => SystemError::Lost { server: SERVER, address, reason: io.to_string() },

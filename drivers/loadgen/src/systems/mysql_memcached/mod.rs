@@ -17,6 +17,7 @@
 //! deleted instead, so that no older version survives, and counted.
 
 pub mod cache;
+mod link;
 pub mod tpcc;
 mod wire;
 mod ycsb;

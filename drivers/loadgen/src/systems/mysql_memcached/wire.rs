@@ -1,7 +1,7 @@
 //! What a YCSB terminal says to Memcached and hears from it: three commands of the meta protocol (`doc/protocol.txt` of Memcached 1.6). Many may be
 //! outstanding on a connection; their answers come in their order.
 //!
-//! [`super::cache`] has the client library's connections, which wait for their answers; the library offers no decoder without one.
+//! A terminal does not wait: its answers are looked for among the bytes that have come, and are read where they lie. [`super::link`] waits for its own.
 
 use std::io::Write;
 

@@ -1,8 +1,8 @@
 //! A connection to Memcached that waits for its answers.
 //!
-//! Commands and answers are the client library's. Its own connection is not used: it takes a signal during a wait for a broken connection, though one
-//! comes whenever the process is stopped and goes on (`signal(7)`: a read with a time limit is never restarted), sets that limit anew before each read and
-//! write, and forgets the answers before a refusal. Its pooled client sends one more request before each.
+//! Commands and answers are the client library's. Its own connection is not used: it gives up when a signal ends a wait, as happens whenever the process
+//! is stopped and goes on (`signal(7)`: a read with a time limit is not restarted), sets that limit anew before each read and write, and forgets the
+//! answers before a refusal. Its pooled client sends one more request before each.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -92,9 +92,10 @@ mod tests {
         peer.set_nodelay(true).unwrap();
         std::thread::spawn(move || {
             peer.read_exact(&mut [0]).unwrap();
-            answers.iter().for_each(|&byte| peer.write_all(&[byte]).unwrap());
+            // Whoever has read enough may be gone.
+            let _ = answers.iter().try_for_each(|&byte| peer.write_all(&[byte]));
             if !answers.is_empty() {
-                peer.shutdown(Shutdown::Write).unwrap();
+                let _ = peer.shutdown(Shutdown::Write);
             }
             // Closed with requests unread, the kernel would take back what was answered.
             let _ = peer.read_to_end(&mut Vec::new());

@@ -22,7 +22,9 @@ from runner.store import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 PATTERNS = ("*.md", "*/*.md", "drivers/*/*.md")
-DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern) if "target" not in path.parts)
+FOREIGN = ("target", ".pytest_cache")
+"""Where tools put documents of their own."""
+DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern) if not set(FOREIGN) & set(path.parts))
 BASES = (
     "anticache-engine",
     "anticache-engine/src",

@@ -192,23 +192,27 @@ pub fn stream(address: &str) -> Result<TcpStream, SystemError> {
 /// # Errors
 /// As [`stats`].
 pub fn clear(address: &str) -> Result<(), SystemError> {
-    client(address)?.flush().map_err(|error| unreachable_at(address, &error))
+    lines(address, "flush_all", "OK").map(drop)
 }
 
 /// All of `stats`: numbers as numbers, the rest as text.
 ///
 /// # Errors
-/// [`SystemError::Connect`] when Memcached does not answer.
+/// [`SystemError::Connect`] when nothing answers at the address; else as [`Cache::get`].
 pub fn stats(address: &str) -> Result<Map<String, Value>, SystemError> {
-    let stats = client(address)?.stats().map_err(|error| unreachable_at(address, &error))?;
-    Ok(stats
-        .into_iter()
-        .flat_map(|(_, values)| values)
-        .map(|(name, value)| {
-            let number = value.parse::<u64>().map(Value::from);
-            (name, number.unwrap_or_else(|_| Value::from(value)))
-        })
-        .collect())
+    let lines = lines(address, "stats", "END")?;
+    let stat = |line: &String| {
+        let (name, value) = line.strip_prefix("STAT ")?.split_once(' ')?;
+        let number = value.parse::<u64>().map(Value::from);
+        Some((name.to_owned(), number.unwrap_or_else(|_| Value::from(value))))
+    };
+    Ok(lines.iter().filter_map(stat).collect())
+}
+
+/// What a new connection answers to a command of the text protocol.
+fn lines(address: &str, command: &str, last: &str) -> Result<Vec<String>, SystemError> {
+    let mut cache = Cache::connect(address)?;
+    cache.link.lines(command, last).map_err(|error| cache.error(error))
 }
 
 /// The numbers among `stats`.
@@ -235,17 +239,4 @@ pub fn settings(address: &str) -> Result<Map<String, Value>, SystemError> {
 /// As [`stats`].
 pub fn version(address: &str) -> Result<String, SystemError> {
     Ok(stats(address)?.get("version").and_then(Value::as_str).unwrap_or_default().to_owned())
-}
-
-/// The pooled client, for what is not asked in a trial.
-fn client(address: &str) -> Result<memcache::Client, SystemError> {
-    // Told at once when nothing listens: the pool would try again for half a minute.
-    Cache::connect(address)?;
-    let seconds = ANSWER_TIMEOUT.as_secs();
-    memcache::connect(format!("memcache://{address}?timeout={seconds}"))
-        .map_err(|error| unreachable_at(address, &error))
-}
-
-fn unreachable_at(address: &str, error: &memcache::MemcacheError) -> SystemError {
-    SystemError::Connect { server: SERVER, address: address.to_owned(), reason: error.to_string() }
 }

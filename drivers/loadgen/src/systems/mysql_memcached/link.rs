@@ -2,7 +2,7 @@
 //!
 //! Commands and answers are the client library's. Its own connection is not used: it gives up when a signal ends a wait, as happens whenever the process
 //! is stopped and goes on (`signal(7)`: a read with a time limit is not restarted), sets that limit anew before each read and write, and forgets the
-//! answers before a refusal. Its pooled client sends one more request before each.
+//! answers before a refusal. So does its pooled client, which also sends one more request before each.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -45,19 +45,45 @@ impl Link {
         commands.iter().map(|_| self.receive()).collect()
     }
 
-    fn receive(&mut self) -> Result<Result<Answer>> {
+    /// Sends a command of the older text protocol, and waits for the lines that answer it, up to `last`.
+    ///
+    /// # Errors
+    /// As [`Link::exchange`]; and [`Error::Rejected`] where the server refused.
+    pub fn lines(&mut self, command: &str, last: &str) -> Result<Vec<String>> {
+        self.stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
+        let mut lines = Vec::new();
+        loop {
+            let line = String::from_utf8_lossy(&self.line()?).into_owned();
+            if line == last {
+                return Ok(lines);
+            }
+            if line.split(' ').next().is_some_and(|word| word.ends_with("ERROR")) {
+                return Err(Error::Rejected(line));
+            }
+            lines.push(line);
+        }
+    }
+
+    /// The next line, without its end.
+    fn line(&mut self) -> Result<Vec<u8>> {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line)?;
-        let Some(line) = line.strip_suffix(b"\r\n") else {
+        if !line.ends_with(b"\r\n") {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-        };
-        let header = match MetaResponse::parse_header(line) {
+        }
+        line.truncate(line.len() - 2);
+        Ok(line)
+    }
+
+    fn receive(&mut self) -> Result<Result<Answer>> {
+        let line = self.line()?;
+        let header = match MetaResponse::parse_header(&line) {
             Ok(header) => header,
             Err(refusal @ (Error::Server(_) | Error::Rejected(_))) => return Ok(Err(refusal)),
             Err(error) => return Err(error),
         };
         let value = match header.rc() {
-            ReturnCode::Va => Some(self.value(line)?),
+            ReturnCode::Va => Some(self.value(&line)?),
             _ => None,
         };
         Ok(Ok(Answer { header, value }))
@@ -138,6 +164,16 @@ mod tests {
             let Error::Io(io) = error(cut) else { panic!("{}", String::from_utf8_lossy(cut)) };
             assert_eq!(io.kind(), io::ErrorKind::UnexpectedEof);
         }
+    }
+
+    #[test]
+    fn lines_end_with_the_last_or_an_error() {
+        let lines = |answers| answered_by(answers, LONG).lines("stats", "END");
+        assert_eq!(lines(b"STAT pid 7\r\nSTAT version 1.6\r\nEND\r\n").unwrap(), ["STAT pid 7", "STAT version 1.6"]);
+        for refused in [&b"ERROR\r\n"[..], b"SERVER_ERROR busy\r\n"] {
+            assert!(matches!(lines(refused), Err(Error::Rejected(message)) if message.contains("ERROR")));
+        }
+        assert!(matches!(lines(b"STAT pid 7\r\nEN"), Err(Error::Io(_))));
     }
 
     #[test]
